@@ -1,4 +1,4 @@
-// Connects breakout.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects breakout.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "breakout.h"
 
@@ -44,7 +44,7 @@ static void hide_balls_and_width(Env* env) {
     env->scale[9] = INFINITY;
 }
 
-// Upstream's configuration also has initial_paddle_width and num_agents, which are unused.
+// Read the parameters. Upstream's initial_paddle_width and num_agents are unused.
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
     env->frameskip = (int)dict_get(kwargs, "frameskip")->value;

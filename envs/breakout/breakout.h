@@ -88,7 +88,7 @@ typedef struct {
     unsigned int rng;
 } Breakout;
 
-// fminf and fmaxf are slower: library calls that handle NaN.
+// Return the smaller number. fminf and fmaxf are slower: library calls that handle NaN.
 ENV_FN float smaller(float a, float b) {
     return a < b ? a : b;
 }
@@ -192,7 +192,8 @@ ENV_FN bool hit_vertical(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float x
     return true;
 }
 
-// As hit_vertical, for a horizontal segment at y from `left` and the ball's top or bottom at edge_y.
+// Test a horizontal segment at y from `left` against the ball's top or bottom at edge_y, in the same
+// way as hit_vertical.
 ENV_FN bool hit_horizontal(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float y, float left,
                            float length, float edge_y) {
     const float distance = y - edge_y;
@@ -380,7 +381,7 @@ ENV_FN void end_episode(Breakout ENV_PTR* env) {
     reset_episode(env);
 }
 
-// One frame in which the paddle moves by `shift` pixels.
+// Advance by one frame, in which the paddle moves by `shift` pixels.
 ENV_FN void step_frame(Breakout ENV_PTR* env, float shift) {
     if (env->fired == 0.0f) {
         env->fired = 1.0f;
@@ -435,7 +436,7 @@ ENV_FN void c_step(Breakout ENV_PTR* env) {
     write_observations(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(Breakout ENV_PTR* env) {
     (void)env;
 }

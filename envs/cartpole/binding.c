@@ -1,4 +1,4 @@
-// Connects cartpole.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects cartpole.h to the stepper in ../src; ../squared/binding.c explains each line.
 //
 // The action space is fixed when the code is compiled, so there are two environments: cartpole pushes
 // left or right; ../cartpole_continuous defines the two macros below differently and includes this.

@@ -144,7 +144,7 @@ ENV_FN void c_step(Cartpole ENV_PTR* env) {
     write_observations(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(Cartpole ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-// Connects catch.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects catch.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "catch.h"
 

@@ -122,7 +122,8 @@ ENV_FN void move_ball(Catch ENV_PTR* env) {
     }
 }
 
-// Write only the pixels that change; the others still have their previous values.
+// Step the game. Writes only the pixels of the observation that change; the others still have their
+// previous values.
 ENV_FN void c_step(Catch ENV_PTR* env) {
     env->tick += 1;
     move_paddle(env);
@@ -144,7 +145,7 @@ ENV_FN void c_step(Catch ENV_PTR* env) {
     }
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(Catch ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-// Connects connect4.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects connect4.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "connect4.h"
 

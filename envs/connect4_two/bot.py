@@ -1,9 +1,12 @@
-"""A scripted player: the opponent of ../connect4 (choose_column), for many boards at once."""
+"""Scripted player of connect4_two.
+
+Plays like the opponent in ../connect4/connect4.h (choose_column), on many boards at once.
+"""
 
 import numpy as np
 
 ROWS, COLUMNS = 6, 7
-DIRECTIONS = (0, 1), (1, 0), (1, 1), (1, -1)  # steps from stone to stone: rows down, columns right
+DIRECTIONS = (0, 1), (1, 0), (1, 1), (1, -1)  # of lines: (rows down, columns to the right)
 STARTS = [  # the first stone of each of the 69 lines, and its direction
     (row, column, down, right)
     for down, right in DIRECTIONS
@@ -17,16 +20,15 @@ LINES = np.array(  # (69, 4) cells of a flat board
 
 
 def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
-    """Return the columns in which another stone completes a four, (n, 7) bool.
+    """Return the columns in which a player's next stone completes a line of four, (n, 7) bool.
 
     Args:
-        stones: cells with a stone of the player, (n, 42) bool.
-        landing: cells where the next stone of each column would land, (n, 42) bool.
+        stones: Cells with a stone of the player, (n, 42) bool.
+        landing: Cells where the next stone of each column would land, (n, 42) bool.
     """
     in_line = stones[:, LINES]  # (n, 69, 4)
-    missing = (
-        ~in_line & (in_line.sum(axis=2) == 3)[:, :, None]
-    )  # the missing cell of three in a line
+    # True for the fourth cell of a line whose three other cells have stones.
+    missing = ~in_line & (in_line.sum(axis=2) == 3)[:, :, None]
     wanted = np.zeros_like(stones)
     board, line, place = np.nonzero(missing)
     wanted[board, LINES[line, place]] = True
@@ -36,18 +38,19 @@ def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
 def choose(
     observations: np.ndarray, masks: np.ndarray, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose columns: win if possible, else block the opponent's four, else a random open column.
+    """Choose a column per board: win if possible, else block the opponent, else a random column.
 
     Args:
-        observations: observations of connect4_two, (n, 126) uint8.
-        masks: legal choices, (n, 7), non-zero where legal.
-        skill: probability of looking for fours; otherwise the column is random.
-        rng: random generator.
+        observations: Observations of connect4_two, (n, 126) uint8.
+        masks: Legal choices, (n, 7), non-zero where a column isn't full.
+        skill: Probability of looking for lines of four; otherwise the column is random.
+        rng: Random generator.
 
     Returns:
-        Columns, (n, 1). If several complete a four, the leftmost.
+        Columns, (n, 1). If several complete a line, the leftmost.
     """
     own, others, landing = np.moveaxis(observations.reshape(-1, 3, ROWS * COLUMNS) != 0, 1, 0)
+    # Priority of each column: full -1, random 0 to 1, block 2, win 3.
     wishes = np.where(masks != 0, rng.random(masks.shape), -1.0)
     looks = (rng.random(len(masks)) < skill)[:, None]
     wishes[fours(others, landing) & looks] = 2.0

@@ -183,7 +183,7 @@ ENV_FN void c_step(Connect4Two ENV_PTR* env) {
     }
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(Connect4Two ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-// Connects craftax_classic.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects craftax_classic.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "craftax_classic.h"
 
@@ -15,7 +15,7 @@
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 _Static_assert(2 * ANGLES <= NUMBERS, "a new world's directions must fit into an observation");
 
-// [env] has no keys: the rules are fixed.
+// The [env] section has no keys, because the rules are fixed.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = 1;

@@ -9,7 +9,7 @@
 // costs it. An episode ends with death, in lava, or after 10,000 steps. A day has 300 steps.
 //
 // A dead mob stays in its slot and continues to walk, invisibly; DO revives one that has health left,
-// as the original. An arrow that hit something also continues to fly, invisibly.
+// as in the original. An arrow that hit something also continues to fly, invisibly.
 
 #ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <math.h>
@@ -228,7 +228,8 @@ ENV_FN bool inside(int row, int column) {
     return row >= 0 && row < SIDE && column >= 0 && column < SIDE;
 }
 
-// Return the index that the original reads for one outside the world: from the other end, or the last.
+// Return the index that the original reads for an index outside the world: negative ones count from
+// the other end, and too large ones are the last.
 ENV_FN int reads(int index) {
     const int at = index < 0 ? index + SIDE : index;
     return at < 0 ? 0 : least(at, SIDE - 1);
@@ -307,7 +308,7 @@ ENV_FN void craft(CraftaxClassic ENV_PTR* env, int tool) {
     unlock(env, MAKES[tool]);
 }
 
-// Every sword adds damage, as the original.
+// Return the damage of the player's attack, by the swords in the inventory, as in the original.
 ENV_FN int attack_damage(const CraftaxClassic ENV_PTR* env) {
     const int wood = 2 * env->inventory[ITEM_WOOD_SWORD];
     const int stone = 3 * env->inventory[ITEM_STONE_SWORD];
@@ -324,7 +325,7 @@ ENV_FN int hit(Mob ENV_PTR* mobs, int count, int row, int column, int damage) {
             mob->health -= damage;
             outcome = mob->health > 0 ? 1 : 2;
         }
-        mob->alive = mob->health > 0;  // also revives dead ones with health, as the original
+        mob->alive = mob->health > 0;  // also revives dead ones with health, as in the original
     }
     return outcome;
 }
@@ -462,7 +463,8 @@ ENV_FN void place(CraftaxClassic ENV_PTR* env, int action) {
     }
 }
 
-// Lava doesn't stop the player. Outside the world it is found as in the original.
+// Turn the player, and walk to the next cell if it is free or lava. Lava outside the world is found as
+// in the original.
 ENV_FN void walk(CraftaxClassic ENV_PTR* env, int action) {
     const int row = env->row + STEP_DOWN[action];
     const int column = env->column + STEP_RIGHT[action];
@@ -527,7 +529,7 @@ ENV_FN void move_zombie(CraftaxClassic ENV_PTR* env, int i) {
     move_mob(env, zombie, zombie->row + down, zombie->column + right);
 }
 
-// A cow stays in half of its steps.
+// Move a cow in a random direction, or in half of its steps not at all.
 ENV_FN void move_cow(CraftaxClassic ENV_PTR* env, int i) {
     Mob ENV_PTR* cow = &env->cows[i];
     const int way = 1 + DRAW(env, COW_WAY + i) % 8;
@@ -551,7 +553,8 @@ ENV_FN void shoot(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* skeleton, int 
     }
 }
 
-// At random times a distant skeleton approaches and a close one retreats.
+// Move a skeleton, and let it shoot. It walks at random, and sometimes approaches if it is far from the
+// player or retreats if it is close.
 ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
     Mob ENV_PTR* skeleton = &env->skeletons[i];
     const int distance = steps_to_player(env, skeleton->row, skeleton->column);
@@ -578,7 +581,7 @@ ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
     move_mob(env, skeleton, skeleton->row + down, skeleton->column + right);
 }
 
-// An arrow flies over water, and destroys a table or a furnace.
+// Move an arrow by one cell. It flies over water, and destroys a table or a furnace.
 ENV_FN void move_arrow(CraftaxClassic ENV_PTR* env, Arrow ENV_PTR* arrow) {
     arrow->row += arrow->down;
     arrow->column += arrow->right;
@@ -595,7 +598,7 @@ ENV_FN void move_arrow(CraftaxClassic ENV_PTR* env, Arrow ENV_PTR* arrow) {
         env->sleeping = 0;
     }
     if (any_of(BIT(FURNACE) | BIT(CRAFTING_TABLE), cell) && row < SIDE && column < SIDE) {
-        put(env, reads(row), reads(column), PATH);  // also outside the world, as the original
+        put(env, reads(row), reads(column), PATH);  // also outside the world, as in the original
     }
     arrow->alive = inside(row, column) && !stopped;
 }
@@ -670,7 +673,7 @@ ENV_FN void spawn(
     env->cells[cell] |= MOB_HERE;
 }
 
-// While all mobs of a kind live, the first one's cell is marked again, as the original.
+// Mark the cell of the first mob of a kind again while all of the kind live, as in the original.
 ENV_FN void mark_first(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mobs, int count) {
     if (first_dead(mobs, count) == count) {
         env->cells[mobs[0].row * SIDE + mobs[0].column] |= MOB_HERE;
@@ -793,7 +796,7 @@ ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
     for (int item = 0; item < ITEMS; item++) {
         env->inventory[item] = 0;
     }
-    bury(env->zombies, ZOMBIES, 1);  // dead, in a corner, some with health, as the original
+    bury(env->zombies, ZOMBIES, 1);  // dead, in a corner, some with health, as in the original
     bury(env->cows, COWS, COW_HEALTH);
     bury(env->skeletons, SKELETONS, 0);
     for (int i = 0; i < ARROWS; i++) {
@@ -813,8 +816,8 @@ ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
 
 // ---- Observation --------------------------------------------------------------------------------
 
-// Mark a mob in the view. One that is out of view or dead clears the mark of a cell counted from the
-// opposite side, as the original.
+// Write a mob's mark into the observation. A dead mob clears the mark of its cell. For a mob above or
+// to the left of the view, a cell counted from the opposite side is cleared, as in the original.
 ENV_FN void show(CraftaxClassic ENV_PTR* env, int kind, int row, int column, int alive) {
     int down = row - env->row + VIEW_ROWS / 2;
     int right = column - env->column + VIEW_COLUMNS / 2;
@@ -1085,7 +1088,7 @@ ENV_FN float play(CraftaxClassic ENV_PTR* env, int action) {
     return (float)gained + health_gained;
 }
 
-// Lava has set health to 0.
+// Return true if the episode ends: the player is dead (lava sets health to 0), or the time is over.
 ENV_FN bool is_over(const CraftaxClassic ENV_PTR* env) {
     return env->health <= 0 || env->tick >= LONGEST;
 }
@@ -1123,7 +1126,7 @@ ENV_FN void c_step(CraftaxClassic ENV_PTR* env) {
 #endif
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(CraftaxClassic ENV_PTR* env) {
     (void)env;
 }

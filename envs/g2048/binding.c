@@ -1,4 +1,4 @@
-// Connects g2048.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects g2048.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "g2048.h"
 

@@ -331,7 +331,7 @@ ENV_FN void c_step(G2048 ENV_PTR* env) {
     write_observations(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(G2048 ENV_PTR* env) {
     (void)env;
 }

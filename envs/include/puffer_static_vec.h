@@ -1,4 +1,5 @@
-// StaticVec of PufferLib 4.0, with the members that my_vec_init and my_setup_perm may read.
+// StaticVec of PufferLib 4.0: all environments and their rows. Contains the members that an
+// environment's my_vec_init and my_setup_perm may read (see vecenv.h).
 
 #ifndef PUFFER_STATIC_VEC_H
 #define PUFFER_STATIC_VEC_H
@@ -18,7 +19,7 @@ typedef struct StaticVec {
     float* rewards;          // (N,)
     float* terminals;        // (N,)
     unsigned char* action_mask;      // (N, action_mask_size), NULL without masks
-    void* gpu_observations;          // the gpu_ members alias the ones above
+    void* gpu_observations;          // gpu_ members have the same addresses as above
     float* gpu_actions;
     float* gpu_rewards;
     float* gpu_terminals;
@@ -30,7 +31,7 @@ typedef struct StaticVec {
     int action_mask_size;            // 0 without masks
     int gpu;                         // 0
     int* agent_perm;                 // NULL: agent i is in row i
-    unsigned int* random;            // ours: (size,) generator of each environment's rand
+    unsigned int* random;            // (size,) state of each environment's rand; not in 4.0
 } StaticVec;
 
 #endif

@@ -1,4 +1,5 @@
-// The contract between an environment of PufferLib 4.0 and the batch stepper, with upstream's names.
+// The contract between an environment of PufferLib 4.0 and the stepper, the code in envs/src that
+// steps many environments at once. Names are upstream's.
 //
 // An environment is a folder with NAME.h (a struct and its functions) and binding.c:
 //

@@ -1,4 +1,4 @@
-// Connects memory.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects memory.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "memory.h"
 

@@ -53,7 +53,7 @@ ENV_FN void c_step(Memory ENV_PTR* env) {
     c_reset(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(Memory ENV_PTR* env) {
     (void)env;
 }

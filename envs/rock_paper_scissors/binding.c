@@ -1,4 +1,4 @@
-// Connects rock_paper_scissors.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects rock_paper_scissors.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "rock_paper_scissors.h"
 

@@ -12,11 +12,11 @@ def choose(
     """Choose what beats the opponent's most frequent earlier choice, or sample the equilibrium.
 
     Args:
-        observations: observations of rock_paper_scissors, (n, 22) uint8.
+        observations: Observations of rock_paper_scissors, (n, 22) uint8.
         masks: None, because every choice is legal.
-        skill: probability of beating the most frequent choice. The first round samples the
+        skill: Probability of beating the most frequent choice. The first round samples the
             equilibrium.
-        rng: random generator.
+        rng: Random generator.
 
     Returns:
         Choices, (n, 1). In a tie, rock counts as the most frequent choice, then paper.

@@ -141,7 +141,7 @@ ENV_FN void c_step(RockPaperScissors ENV_PTR* env) {
     show_round(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(RockPaperScissors ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-// Connects soccer.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects soccer.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "soccer.h"
 
@@ -14,7 +14,8 @@
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 
-// [env] has no keys: the field and the teams are part of the observation.
+// The [env] section has no keys: other sizes of the field or the teams would need another
+// observation.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = SEATS;

@@ -18,10 +18,10 @@ def choose(
     """Choose actions: carry the ball to the goal's rows and forward, or run to the ball.
 
     Args:
-        observations: observations of soccer, (n, 186) uint8.
+        observations: Observations of soccer, (n, 186) uint8.
         masks: None, because every choice is legal.
-        skill: probability of that choice in a step; otherwise the choice is uniformly random.
-        rng: random generator.
+        skill: Probability of that choice in a step; otherwise the choice is uniformly random.
+        rng: Random generator.
 
     Returns:
         Choices, (n, 1).

@@ -74,12 +74,12 @@ ENV_FN int team_of(int seat) {
     return seat / TEAM;
 }
 
-// The direction in which a team plays: 1 towards higher columns, -1 towards lower ones.
+// Return the direction in which a team plays: 1 towards higher columns, -1 towards lower ones.
 ENV_FN int ahead(int team) {
     return team == 0 ? 1 : -1;
 }
 
-// The cell of an agent as a team sees it: the field is rotated by 180 degrees for team 1.
+// Return the cell of an agent as a team sees it: the field is rotated by 180 degrees for team 1.
 ENV_FN int seen_cell(const Soccer ENV_PTR* env, int seat, int team) {
     const int index = env->cells[seat].row * COLUMNS + env->cells[seat].column;
     return team == 0 ? index : CELLS - 1 - index;
@@ -103,7 +103,7 @@ ENV_FN void write_observations(Soccer ENV_PTR* env) {
     }
 }
 
-// The agent in a cell, or -1.
+// Return the agent in a cell, or -1.
 ENV_FN int standing(const Soccer ENV_PTR* env, int row, int column) {
     for (int seat = 0; seat < SEATS; seat++) {
         if (env->cells[seat].row == row && env->cells[seat].column == column) {
@@ -202,7 +202,7 @@ ENV_FN void draw_order(Soccer ENV_PTR* env, int ENV_PTR* order) {
     }
 }
 
-// An action outside 0..5 counts as STAY.
+// Advance by one step. An action outside 0..5 counts as STAY.
 ENV_FN void c_step(Soccer ENV_PTR* env) {
     int order[SEATS];
     draw_order(env, order);
@@ -226,7 +226,7 @@ ENV_FN void c_step(Soccer ENV_PTR* env) {
     write_observations(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 ENV_FN void c_render(Soccer ENV_PTR* env) {
     (void)env;
 }

@@ -1,5 +1,6 @@
-// Connects squared.h to the batch stepper. For a new environment copy this folder, rename the folder
-// and its header, and edit the definitions below.
+// Connects squared.h to the stepper, the code in ../src that steps many environments at once. For a
+// new environment copy this folder, rename the folder and its header, and edit the definitions
+// below.
 
 #include "squared.h"
 
@@ -16,8 +17,9 @@
 #define Env Squared
 #include "vecenv.h"
 
-// Called once per environment, after env->rng was seeded. kwargs has the keys of the configuration's
-// [env] section. A missing key is an error that names it, so there are no hidden defaults.
+// Initialise an environment. Called once, after env->rng was seeded. kwargs has the keys of the
+// configuration's [env] section. A missing key is an error that names it, so there are no hidden
+// defaults.
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
     env->size = (int)dict_get(kwargs, "size")->value;
@@ -28,7 +30,8 @@ void my_init(Env* env, Dict* kwargs) {
 #endif
 }
 
-// Called with means over episodes. The dashboard shows them in this order; the stepper adds n.
+// Copy an environment's log to a dictionary. `log` has means over episodes. The dashboard shows the
+// entries in this order; the stepper adds n, the number of episodes.
 void my_log(Log* log, Dict* out) {
     dict_set(out, "perf", log->perf);
     dict_set(out, "score", log->score);

@@ -4,7 +4,7 @@
 // Reaching the target gives +1; leaving the grid, or taking more than 3 * size steps, gives -1. All
 // three end the episode.
 //
-// This file is plain C without dependencies. binding.c connects it to the batch stepper;
+// This file is plain C without dependencies. binding.c connects it to the stepper in ../src;
 // ../include/vecenv.h describes the entire contract.
 
 #ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
@@ -106,7 +106,7 @@ ENV_FN void c_step(Squared ENV_PTR* env) {
     env->observations[cell] = AGENT;
 }
 
-// Upstream draws a window here. It is empty because draw.py draws the observation.
+// Do nothing, because draw.py draws the observation. Upstream draws in a window here.
 ENV_FN void c_render(Squared ENV_PTR* env) {
     (void)env;
 }

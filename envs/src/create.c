@@ -76,7 +76,7 @@ static Dict* copy_dict(const char* name, const PufferKeywords* given, char** roo
 
 // ---- Creation -----------------------------------------------------------------------------------
 
-// Return false, with the reason in `text`, if an environment has no agents.
+// Check that every environment has agents. Return false, with the reason in `text`, if one has none.
 static bool have_agents(const StaticVec* vec, Text* text) {
     for (int e = 0; e < vec->size; e++) {
         int count = puffer_ops.num_agents(vec, e);
@@ -185,7 +185,7 @@ static void create_envs(void* context) {
         puffer_ops.create(&self->vec, creation->seed, self->vec_kwargs, self->env_kwargs);
 }
 
-// Return false, with the reason in `text`, if the environment called exit or abort.
+// Create all environments. Return false, with the reason in `text`, if one called exit or abort.
 static bool try_to_create(Creation* creation, Text* text) {
     StaticVec* vec = &creation->self->vec;
     PufferFailure failure;
@@ -205,7 +205,8 @@ typedef struct {
     int capacity;
 } Counts;
 
-// Do everything that can fail after the first allocation. Return false with the reason in `text`.
+// Create the environments, their rows and the pool. Return false, with the reason in `text`, if any of
+// this fails.
 static bool build(PufferVec* self, int threads, unsigned int seed, Counts* misfit, Text* text) {
     StaticVec* vec = &self->vec;
     vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));

@@ -36,7 +36,7 @@ static DictItem* find(Dict* dict, const char* key) {
     return NULL;
 }
 
-// Items never move, since an environment may keep a pointer to one while it reads others.
+// Add an item. Items never move, since an environment may keep a pointer to one while it reads others.
 static DictItem* append(Dict* dict, const char* key) {
     DictItem* item = &dict->lost;
     if (dict->size < dict->capacity) {

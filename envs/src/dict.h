@@ -7,7 +7,7 @@
 
 void puffer_free_dict(Dict* dict);
 
-// Used by the functions of ini.h.
+// Return the item of a key, or NULL. Used by the functions of ini.h.
 DictItem* puffer_dict_find(Dict* dict, const char* key);
 double puffer_dict_number(Dict* dict, const char* key);
 const char* puffer_dict_text(Dict* dict, const char* key);

@@ -33,7 +33,8 @@ bool puffer_is_over(PufferVec* self);
 void puffer_attempt(PufferVec* self, void (*work)(void*), void* context, int first, int end,
                     const char* when);
 
-// Write what an environment of first..last did while it was `when`, and a hint in a second line.
+// Write a message to `text`: what one of the environments first..last did while it was `when` (for
+// example "stepped"), and a hint in a second line.
 void puffer_say_failure(const PufferFailure* failure, unsigned int seed, int first, int last,
                         const char* when, Text* text);
 

@@ -73,7 +73,8 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     return vec->size > 0;
 }
 #else
-// The number of environments is known only after my_init has set the agents of each.
+// Create environments until they have all agents. Their number is known only afterwards, because
+// my_init sets the agents of each.
 static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwargs,
                                Dict* env_kwargs) {
     (void)vec_kwargs;
@@ -191,7 +192,8 @@ static void puffer_step_envs(StaticVec* vec, const int* agents, int first, int e
     puffer_run_envs(vec, agents, first, end, out, false);
 }
 
-// Log is read as an array of floats, as upstream requires; hence the assertion above.
+// Add up and clear the logs of some environments: see take_log in ops.h. Log is read as an array of
+// floats, as upstream requires; hence the assertion above.
 static bool puffer_take_log(StaticVec* vec, int first, int end, void* total) {
     Env* envs = (Env*)vec->envs;
     bool any = false;

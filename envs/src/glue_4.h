@@ -31,7 +31,7 @@
 
 #include "ops.h"
 
-// Functions that the binding defines after this line.
+// Functions that the binding defines; vecenv.h explains them.
 void my_init(Env* env, Dict* kwargs);
 void my_log(Log* log, Dict* out);
 Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,

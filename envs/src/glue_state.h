@@ -1,4 +1,8 @@
-// Save and load one environment as bytes, by MY_STATE_PLAIN or MY_STATE. Included by glue.h.
+// Save and load one environment as bytes. Included by glue.h. The macro MY_STATE_PLAIN or MY_STATE
+// of the binding says how; vecenv.h explains them. Without both, an environment can't be saved.
+//
+// A state is the environment's own bytes, then its agents' order of rows (PUFFER_SEAT_BYTES, only in
+// 5.0).
 
 #ifndef PUFFER_GLUE_STATE_H
 #define PUFFER_GLUE_STATE_H
@@ -10,12 +14,13 @@
 #endif
 
 #ifdef MY_STATE_PLAIN
+// Return the number of own bytes: the size of the struct.
 static size_t puffer_own_bytes(const Env* env) {
     (void)env;
     return sizeof(Env);
 }
 
-// Pointers are written as zeros, so that equal states have equal bytes.
+// Write the own bytes. Pointers to rows are written as zeros, so that equal states have equal bytes.
 static void puffer_write_env(const Env* env, void* to) {
     memcpy(to, env, sizeof(Env));
     puffer_point((Env*)to, &(PufferPointers){0});
@@ -29,8 +34,8 @@ static bool puffer_read_env(Env* env, const void* from, size_t size) {
     return true;
 }
 #elif defined(MY_STATE)
-// The binding's bytes, then the log and rng. A generator that rng points to is part of the binding's
-// bytes.
+// The own bytes are those of my_save_state, then the log and rng. If rng is a pointer, my_save_state
+// must save the generator.
 #define PUFFER_RNG_BYTES (PUFFER_IS_SEED(((Env*)0)->rng) ? sizeof(((Env*)0)->rng) : 0)
 #define PUFFER_STATE_COMMON (sizeof(Log) + PUFFER_RNG_BYTES)
 
@@ -68,7 +73,8 @@ static void puffer_save_env(const StaticVec* vec, int index, void* to) {
     puffer_write_seats(env, (char*)to + puffer_own_bytes(env));
 }
 
-// Whatever was read, the rows stay those of this environment.
+// Read an environment's state. Return false if the bytes don't fit. The pointers to rows and the number
+// of agents are kept in any case.
 static bool puffer_load_env(StaticVec* vec, int index, const void* from, size_t size) {
     Env* env = &((Env*)vec->envs)[index];
     const PufferPointers live = puffer_pointers(env);

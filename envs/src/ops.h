@@ -22,7 +22,7 @@ typedef struct {
 } PufferRows;
 
 typedef struct {
-    int release;           // PufferLib's release, whose contract the environment has: 4 or 5
+    int release;           // PufferLib's release that the environment is written for: 4 or 5
     int obs_size;          // elements per agent
     int obs_is_float;      // 0: unsigned char, 1: float
     int obs_bytes;         // bytes of an element
@@ -61,9 +61,9 @@ typedef struct {
     void (*seat_policies)(const StaticVec* vec, int env, int* policies);
     // Set the tag: which policies play in an environment. NULL if it has no tag.
     void (*set_tag)(StaticVec* vec, int env, int tag);
-    // Save and load an environment's state, without its rows. All NULL if it can't be saved. `to`
-    // has state_size bytes, all 0. load returns false if the bytes don't fit; the environment is
-    // then incomplete.
+    // Save and load an environment's state, without its rows. All three are NULL if it can't be
+    // saved. `to` has state_size bytes, all 0. load returns false if the bytes belong to another
+    // environment; this environment is incomplete then.
     size_t (*state_size)(const StaticVec* vec, int env);
     void (*save)(const StaticVec* vec, int env, void* to);
     bool (*load)(StaticVec* vec, int env, const void* from, size_t size);

@@ -179,7 +179,8 @@ static void* thread_main(void* argument) {
     return NULL;
 }
 
-// Return false if the thread can't be started. If the stack size can't be set, use the default.
+// Start a thread of the pool. Return false if it can't be started. If the stack size can't be set, use
+// the default.
 static bool start_thread(pthread_t* thread, PufferPool* pool) {
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes) == 0) {

@@ -1,8 +1,8 @@
 // A pool of persistent threads that step groups of environments.
 //
-// A group is idle or busy. begin() makes an idle group busy, launch() gives it to the threads, and
-// it is idle again when its last chunk is done. Several groups may be busy at once. hold() keeps a
-// group idle while a thread reads its environments.
+// A group is idle or busy: begin() makes an idle group busy, launch() then submits it to the
+// threads, and the group is idle again when its environments have stepped. Several groups may be
+// busy at once. hold() keeps a group idle while a thread reads its environments.
 
 #ifndef PUFFER_POOL_H
 #define PUFFER_POOL_H
@@ -11,23 +11,26 @@
 
 typedef struct PufferPool PufferPool;
 
-// Work on environments first..end-1 of a group, numbered from 0 within the group.
+// Function that steps environments first..end-1 of a group, numbered from 0 within the group. Called
+// by the pool's threads.
 typedef void (*PufferWork)(void* context, int group, int first, int end);
 
-// Create a pool with threads >= 1 and groups >= 1. counts (groups,), the numbers of environments,
-// are copied. Return NULL if memory can't be allocated or threads can't be started.
+// Create a pool with at least one thread and one group. counts (groups,) are the numbers of
+// environments in each group; they are copied. Return NULL if memory can't be allocated or threads
+// can't be started.
 PufferPool* puffer_pool_create(int threads, int groups, const int* counts, PufferWork work,
                                void* context);
 
 // Make `count` neighbouring groups busy. Return false without a change if one is busy already.
 bool puffer_pool_begin(PufferPool* pool, int first, int count);
-// Give groups to the threads, as one piece of work. They were made busy by begin(), perhaps with
-// others. chunk: environments that a thread claims at a time; 0 for a number that suits a step.
+// Submit `count` neighbouring groups to the threads. begin() made them busy before, perhaps together
+// with other groups. A thread claims `chunk` environments at a time; 0 selects a number for steps.
 void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk);
 // Wait until the group is idle. Return false after the timeout; -1 is no timeout.
 bool puffer_pool_wait(PufferPool* pool, int group, int milliseconds);
-// Wait until the group is idle and not held, and make begin() and hold() wait until release(). Hold
-// several groups in ascending order.
+// Wait until the group is idle and not held, then hold it: begin() and hold() wait until release().
+// To hold several groups, hold them in ascending order, so that two threads can't wait for each
+// other.
 void puffer_pool_hold(PufferPool* pool, int group);
 void puffer_pool_release(PufferPool* pool, int group);
 

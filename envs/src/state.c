@@ -30,8 +30,8 @@ static size_t fill_up(size_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-// List all rows. The next step overwrites most of them, but environments may read them before. Only
-// rows that no observation was ever written to are excluded.
+// List the arrays of rows to save. The next step overwrites most rows, but environments may read them
+// before. The observations of environments with MY_OBS_FULL are left out: they are unused.
 static void list_arrays(const StaticVec* vec, Array* arrays) {
     const size_t n = (size_t)vec->total_agents;
     const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes;

@@ -8,22 +8,25 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 11  // changes with any signature below; c_functions.py has it
+// Version of the signatures below. c_functions.py has the same number; change both.
+#define PUFFER_ABI 11
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
 
-// Results of functions that wait, besides numbers from 0. After PUFFER_UNDER_WAY the caller checks
-// for signals and calls again. A timeout of -1 milliseconds waits for the end.
+// Functions that wait return one of these codes, or a number >= 0 when they are done. After
+// PUFFER_UNDER_WAY the caller checks for signals and calls again. A timeout of -1 milliseconds is
+// none.
 #define PUFFER_UNDER_WAY (-1)  // not done within the timeout
 #define PUFFER_OVER (-2)       // no further step is possible; puffer_ended returns the reason
 
 // Write the spec to `out`, at most `capacity` numbers: PUFFER_ABI; observation elements; 1 if they
 // are floats; heads; mask bytes; height, width and channels of image observations (else 0, 0, 0);
-// size of each head. Return the number of numbers.
+// number of choices of each head. Return how many numbers this takes.
 PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 
-// Parameters by name. `texts` are the values as written, for environments of 5.0; may be NULL.
+// Named parameters. `texts` are the values as written in a configuration, which environments of 5.0
+// may read; NULL for 4.0.
 typedef struct {
     int count;
     const char* const* keys;
@@ -32,10 +35,10 @@ typedef struct {
 } PufferKeywords;
 
 // Create N = total_agents agents in `buffers` groups on the calling thread. Return NULL on failure,
-// with the reason in `text`. On success `text` lists the unread env keys, separated by commas.
-// Keys, values and texts are copied. total_agents, num_buffers and num_threads are added to `vec`.
-// If the environments don't fill the groups exactly, write the number of agents of each environment
-// to `counts`, at most `capacity` numbers.
+// with the reason in `text`. On success `text` lists the env keys that no environment reads,
+// separated by commas. Keys, values and texts are copied. total_agents, num_buffers and num_threads
+// are added to `vec`. Creation fails if the environments don't fill the groups exactly. In this
+// case the number of agents of each environment is written to `counts`, at most `capacity` numbers.
 PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
                                        unsigned int seed, const PufferKeywords* vec,
                                        const PufferKeywords* env, int* counts, int capacity,
@@ -45,11 +48,11 @@ PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int thread
 PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 
 // Write the environment of each row to `environments` (N,), and agents[i].policy to `policies`
-// (N,). Return 0, or -1 without policies for environments of 4.0.
+// (N,). Return 0; or -1 for environments of 4.0, which have no policies.
 PUFFER_EXPORT int puffer_seats(const PufferVec* vec, int* environments, int* policies);
 
-// Set every environment's tag (E,): which policies play in it. Waits for steps in progress. Return
-// 0, or -1 if the environments have no tag.
+// Set every environment's tag (E,): the largest index of an opponent that plays in it, else 0. Waits
+// for steps in progress. Return 0, or -1 if the environments have no tag.
 PUFFER_EXPORT int puffer_set_tags(PufferVec* vec, const int* tags);
 
 // Return the number of threads that step, at most one per environment.
@@ -85,18 +88,18 @@ typedef struct {
 // each agent.
 typedef void (*PufferAct)(void* context, int t, int first, int count);
 
-// Start a rollout: act for all agents and step them `steps` times, on the pool's threads. Each
-// thread takes some agents through all steps. Rows are (steps + 1, N, ...): time 0 is input, time t
-// + 1 is written after the actions (steps, N, heads) of time t. The threads use the memory until
-// puffer_collected returns the end. At most `capacity` spans are written. Return 0, or -1 without
-// starting if a group is stepping.
+// Start a rollout: act for all agents and step them `steps` times, on the pool's threads. A thread
+// runs all steps of some environments, then of others. Rows are (steps + 1, N, ...): time 0 is
+// input, time t + 1 is written after the actions (steps, N, heads) of time t. The threads use the
+// arrays until puffer_collected returns anything but PUFFER_UNDER_WAY. At most `capacity` spans are
+// written. Return 0, or -1 without starting if a group is stepping.
 PUFFER_EXPORT int puffer_collect(PufferVec* vec, int steps, PufferAct act, void* act_context,
                                  const float* actions, void* observations, float* rewards,
                                  float* terminals, unsigned char* masks, PufferSpan* spans,
                                  int capacity);
 
-// Wait for the end of a rollout. Return the number of spans, PUFFER_UNDER_WAY or PUFFER_OVER. Write
-// the thread-seconds spent in `act` and in steps to seconds[0] and seconds[1].
+// Wait for the end of a rollout. Return the number of written spans, PUFFER_UNDER_WAY or
+// PUFFER_OVER. Write the thread-seconds spent in `act` and in steps to seconds[0] and seconds[1].
 PUFFER_EXPORT int puffer_collected(PufferVec* vec, double* seconds, int milliseconds);
 
 // End a rollout after the current step of each thread, without waiting for these steps. After this
@@ -118,8 +121,8 @@ PUFFER_EXPORT void puffer_abandon(PufferVec* vec);
 // call this at any time: each group is read between two of its steps.
 PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
 
-// As puffer_log, for one environment: the first one from *env on in which an episode ended since its
-// log was read. Write the environment's number to *env.
+// Write means as puffer_log does, but for one environment: the first with a number >= *env in which
+// an episode ended since its log was read. Write its number to *env.
 PUFFER_EXPORT int puffer_next_log(PufferVec* vec, int* env, const char** keys, double* values,
                                   int capacity);
 
@@ -135,16 +138,17 @@ PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
 PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
                               size_t text_size);
 
-// Return what a GPU needs to step the environments: "Env rules.h", the name of the struct and its
-// header in the binding's folder; NULL if the rules compile for a CPU only (MY_GPU). Write the
-// bytes of the struct, the offset of its log and the floats of its log to `numbers`.
+// Return what is needed to compile the environments for a GPU: the name of the struct, a space, and
+// its header's file name, for example "Squared squared.h". NULL without MY_GPU. Write the size of
+// the struct in bytes, the offset of its log, and the number of floats in the log to `numbers`.
 PUFFER_EXPORT const char* puffer_gpu_rules(int numbers[3]);
 
 // Copy all structs to `to`, with zeros for pointers. Waits for steps in progress.
 PUFFER_EXPORT void puffer_take_structs(PufferVec* vec, void* to);
 
-// Replace the structs by ones that a GPU stepped, and the rows by those of their last step: actions
-// (N, heads) and its results. Logs are cleared.
+// Replace the structs by ones that a GPU stepped, and the rows by those of the GPU's last step:
+// actions (N, heads), and the observations, rewards, terminals and masks after them. Clears the
+// logs.
 PUFFER_EXPORT void puffer_give_structs(PufferVec* vec, const void* structs, const float* actions,
                                        const void* observations, const float* rewards,
                                        const float* terminals, const unsigned char* masks);
@@ -155,9 +159,9 @@ PUFFER_EXPORT void puffer_add_log(PufferVec* vec, const float* log);
 // Return 1 if the library is linked with raylib and can open a window, else 0.
 PUFFER_EXPORT int puffer_can_render(void);
 
-// Draw an environment on the calling thread, which must always be the same, because a window
-// belongs to one thread. Waits for steps in progress. Return 0, or 1 if the environment called
-// exit, as it does when the window is closed or Escape is pressed.
+// Draw an environment in its window, on the calling thread. Always call this from the same thread,
+// since a window belongs to one. Waits for steps in progress. Return 0, or 1 if the environment
+// called exit, as it does when the window is closed or Escape is pressed.
 PUFFER_EXPORT int puffer_render(PufferVec* vec, int env);
 
 // Choose every environment's scripted opponent (5.0's puf_set_bot_policy). Waits for steps in
@@ -171,7 +175,7 @@ PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 // allowed. Return 0, or PUFFER_UNDER_WAY without closing anything if the steps take longer.
 PUFFER_EXPORT int puffer_close(PufferVec* vec, int milliseconds);
 
-// The generator that environments call as rand_r; exported for tests.
+// Return the next number of the generator that environments call as rand_r. Exported for tests.
 PUFFER_EXPORT int puffer_rand_r(unsigned int* seed);
 
 #endif

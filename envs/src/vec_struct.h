@@ -12,15 +12,15 @@
 struct PufferVec {
     StaticVec vec;
     unsigned int seed;  // seed of environment 0
-    int* agents;       // (size + 1,) first agent of each environment, then N
+    int* agents;       // (size + 1,) index of the first agent of each environment; the last is N
     PufferRows* rows;  // (Q,) rows that each group's step writes
     PufferPool* pool;
     PufferCollect collect;  // the rollout in progress
-    bool collecting;        // true until the rollout is fetched
-    PufferEnd ending;
-    Dict* vec_kwargs;
+    bool collecting;        // true from puffer_collect until puffer_collected returned its end
+    PufferEnd ending;       // why no further step is possible, if so
+    Dict* vec_kwargs;       // sections [vec] and [env] of the configuration
     Dict* env_kwargs;
-    char* keys;  // the text of all keys
+    char* keys;  // memory of the texts in both dictionaries
 };
 
 #endif

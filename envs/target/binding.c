@@ -1,4 +1,4 @@
-// Connects target.h to the batch stepper; ../squared/binding.c explains each line.
+// Connects target.h to the stepper in ../src; ../squared/binding.c explains each line.
 
 #include "target.h"
 
@@ -13,7 +13,8 @@
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 
-// [env] has no keys: the size of the world and the number of agents are part of the observation.
+// The [env] section has no keys: another size of the world or number of agents would need another
+// observation.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = NUM_AGENTS;

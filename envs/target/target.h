@@ -114,7 +114,8 @@ static void reach(Target* env, int a, Goal* goal) {
     agent->waited = 0;
 }
 
-// Agents are checked in order: a reached target has already moved for the agents after that one.
+// Reward agents that reached targets. Agents are checked in order: a reached target has already moved
+// when the next agents are checked.
 static void find_goals(Target* env) {
     for (int a = 0; a < NUM_AGENTS; a++) {
         for (int g = 0; g < NUM_GOALS; g++) {
@@ -128,7 +129,7 @@ static void find_goals(Target* env) {
     }
 }
 
-// Headings and speeds are not reset; they begin at 0.
+// Place all agents and targets at random. Headings and speeds are not reset; they begin at 0.
 void c_reset(Target* env) {
     for (int a = 0; a < NUM_AGENTS; a++) {
         place(env, &env->agents[a].x, &env->agents[a].y);
@@ -149,7 +150,7 @@ void c_step(Target* env) {
     write_observations(env);
 }
 
-// Empty: draw.py draws the observation.
+// Do nothing: draw.py draws the observation.
 void c_render(Target* env) {
     (void)env;
 }

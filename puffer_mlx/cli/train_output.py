@@ -28,7 +28,7 @@ from puffer_mlx.evaluation import evaluator, ladder
 from puffer_mlx.evaluation.episode_videos import check_drawable
 from puffer_mlx.evaluation.evaluator import target_message
 from puffer_mlx.policy.encoders.catalog import missing_encoder_note
-from puffer_mlx.profiling.phases import duration
+from puffer_mlx.profiling.phases import format_duration
 from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
@@ -242,9 +242,8 @@ def steps_line(trainer: Trainer, uptime: float) -> str:
         uptime: Duration of the training in seconds.
     """
     steps = trainer.epoch * trainer.config.batch_size
-    return (
-        f"steps {steps:,} in {duration(uptime)}{missing_steps_text(trainer.config, trainer.epoch)}"
-    )
+    missing = missing_steps_text(trainer.config, trainer.epoch)
+    return f"steps {steps:,} in {format_duration(uptime)}{missing}"
 
 
 def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[str]:

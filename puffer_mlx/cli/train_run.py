@@ -35,7 +35,7 @@ from puffer_mlx.evaluation.episode_videos import EpisodeVideos
 from puffer_mlx.evaluation.evaluator import Evaluator, incomplete_note, target_reached
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
-from puffer_mlx.profiling.timeline import Trace
+from puffer_mlx.profiling.timeline import Timeline
 from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
@@ -72,15 +72,15 @@ class ProfileFiles:
     def __enter__(self) -> None:
         if self.trace_path:
             # Not the first two epochs of this process, which compile kernels.
-            trace = Trace(self.trace_path, self.trainer.epoch + 2, self.trace_epochs)
-            self.trainer.profiler.trace = trace
+            timeline = Timeline(self.trace_path, self.trainer.epoch + 2, self.trace_epochs)
+            self.trainer.profiler.timeline = timeline
         if self.capture:
-            self.capture.begin(self.trainer.epoch)
+            self.capture.begin_epoch(self.trainer.epoch)
 
     def end_epoch(self) -> None:
         """End the GPU capture of an epoch, and begin that of the next one if requested."""
-        if self.capture and not self.capture.end():
-            self.capture.begin(self.trainer.epoch)
+        if self.capture and not self.capture.end_epoch():
+            self.capture.begin_epoch(self.trainer.epoch)
 
     def __exit__(self, *_: object) -> None:
         self.trainer.profiler.close()

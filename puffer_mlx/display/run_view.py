@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from puffer_mlx.profiling.phases import WAIT_PHASES, duration
+from puffer_mlx.profiling.phases import WAIT_PHASES, format_duration
 from puffer_mlx.tracking.scores import EVALUATION, METRIC, SCORE, SCORED_EPISODES, score_name
 
 Record = dict[str, float]  # values of an epoch or an evaluation by name
@@ -186,7 +186,7 @@ class RunState:
     def time_left(self) -> str:
         """Time to the end of the run at the current speed, as text."""
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
-        return duration(steps / self.speed)
+        return format_duration(steps / self.speed)
 
     def score_name(self, logs: Record) -> str:
         """Return the key of a record's score, or "" without a score.
@@ -237,7 +237,7 @@ class RunState:
         return {
             **{name.lower(): text for name, text in self.summary.items()},
             "epoch": f"{self.logs.get('epoch', 0):.0f}",
-            "uptime": duration(self.logs.get("uptime", 0.0)),
+            "uptime": format_duration(self.logs.get("uptime", 0.0)),
             "memory": f"{self.logs.get('util/cpu_mem_gb', 0):.2f} GiB",
         }
 

@@ -19,7 +19,7 @@ from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import SCHEDULED, value_at
-from puffer_mlx.vec.gym.make import wrap_instance
+from puffer_mlx.vec.gym.make import constructor_of
 from puffer_mlx.vec.puffer import is_puffer_env
 
 ENV = "env."  # prefix of the environment's own keys
@@ -231,7 +231,7 @@ def environment_source(env: Any) -> EnvironmentSource:
     gymnasium = sys.modules.get("gymnasium")  # imported if the object is from Gymnasium
     if gymnasium and isinstance(env, gymnasium.Env):
         name = object_name(type(env.unwrapped))
-        return EnvironmentSource(name, wrap_instance(env), is_single_object=True)
+        return EnvironmentSource(name, constructor_of(env), is_single_object=True)
     if callable(env):
         return EnvironmentSource(object_name(env), env)
     hint = ENVIRONMENT_HINT

@@ -19,7 +19,9 @@ from puffer_mlx.system.files import check_writable
 
 CAPTURE_VARIABLE = "MTL_CAPTURE_ENABLED"
 MAX_EPOCHS = 5
-WARMUP_EPOCHS = 2  # the first compiles, the second is profiled phase by phase
+# Epochs before a capture: the first compiles, the second evaluates after each phase (profiling),
+# so neither is representative.
+WARMUP_EPOCHS = 2
 
 
 class MetalCapture:
@@ -36,14 +38,14 @@ class MetalCapture:
     def __init__(self, path: Path | str, epochs: int = 1) -> None:
         self.path = Path(path)
         self.epochs = epochs
-        _refuse_arguments(self.path, epochs)
-        _refuse_device()
+        _check_arguments(self.path, epochs)
+        _check_metal()
         check_writable(self.path)
-        self._seen = 0
+        self._begun_epochs = 0
         self._active = False
 
-    def begin(self, epoch: int) -> None:
-        """Report that an epoch begins. Starts the GPU capture after ``WARMUP_EPOCHS`` epochs.
+    def begin_epoch(self, epoch: int) -> None:
+        """Report to the GPU capture that an epoch begins. Starts it after ``WARMUP_EPOCHS`` epochs.
 
         Args:
             epoch: Number of the epoch, for the error message.
@@ -51,7 +53,7 @@ class MetalCapture:
         Raises:
             UserError: Metal can't start the capture.
         """
-        if self._seen == WARMUP_EPOCHS:
+        if self._begun_epochs == WARMUP_EPOCHS:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 mx.metal.start_capture(str(self.path))
@@ -61,11 +63,17 @@ class MetalCapture:
                     "train without it, or choose another file",
                 ) from None
             self._active = True
-        self._seen += 1
+        self._begun_epochs += 1
 
-    def end(self) -> bool:
-        """Report that an epoch ended and was evaluated. Returns True if this ended the capture."""
-        if self._active and self._seen == WARMUP_EPOCHS + self.epochs:
+    def end_epoch(self) -> bool:
+        """Report to the GPU capture that an epoch ended. Stops it after its last epoch.
+
+        Call it when the epoch's arrays are evaluated.
+
+        Returns:
+            True if this call stopped the capture.
+        """
+        if self._active and self._begun_epochs == WARMUP_EPOCHS + self.epochs:
             self.close()
             return True
         return False
@@ -78,7 +86,8 @@ class MetalCapture:
             mx.metal.stop_capture()
 
 
-def _refuse_arguments(path: Path, epochs: int) -> None:
+def _check_arguments(path: Path, epochs: int) -> None:
+    """Raise an error for an invalid number of epochs, or a path that Metal can't write to."""
     if not 1 <= epochs <= MAX_EPOCHS:
         raise UserError(
             f"a capture of {epochs} epochs, expected 1 to {MAX_EPOCHS}",
@@ -91,11 +100,13 @@ def _refuse_arguments(path: Path, epochs: int) -> None:
         )
     if os.path.lexists(path):
         raise UserError(
-            f"{path} exists, and Metal doesn't replace a capture", "remove it, or choose another"
+            f"{path} exists, and Metal doesn't replace a capture",
+            "remove it, or choose another path",
         )
 
 
-def _refuse_device() -> None:
+def _check_metal() -> None:
+    """Raise an error if MLX doesn't use Metal, or if Metal captures aren't enabled."""
     if not mx.metal.is_available():
         device = mx.default_device()
         name = mx.device_info(device).get("device_name", "unnamed")

@@ -1,8 +1,8 @@
 """Record a timeline of a run for https://ui.perfetto.dev and chrome://tracing.
 
 A timeline has rows for Python threads, MLX streams and environments. Each ``PhaseTimer`` fills one
-row; ``span`` adds to any row, for example the time from ``async_eval`` to the end of the graph. The
-file format is Chrome's "Trace Event Format": complete events (``ph`` is X) in microseconds.
+row. ``span`` adds a time span to any row, for example the time in which a stream computed. The file
+format is Chrome's "Trace Event Format": complete events (``ph`` is X) in microseconds.
 """
 
 import itertools
@@ -22,10 +22,11 @@ TRAIN = "train (Python)"
 ACTING = "acting stream"
 LEARNING = "learning stream"
 ENVIRONMENTS = "environments"
-TRACE_ROWS = (ROLLOUT, TRAIN, ACTING, LEARNING, ENVIRONMENTS)  # from the top; streams have numbers
+# Rows from top to bottom. A row's name may end with a number: "acting stream 1".
+TIMELINE_ROWS = (ROLLOUT, TRAIN, ACTING, LEARNING, ENVIRONMENTS)
 
 
-class Trace:
+class Timeline:
     """Record a timeline of some epochs, then write it to a file for Perfetto.
 
     Any thread may add spans; one thread starts and ends the recording.
@@ -61,27 +62,30 @@ class Trace:
         self._done = False
         self._clock = clock
         self._origin = 0.0
-        self._last = 0
+        self._last_epoch = 0
         self._marks: list[tuple[int, float]] = []  # (epoch, start time)
         self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []
         self._span_counter = itertools.count()  # next() is atomic, so no lock is needed
 
-    def begin(self, epoch: int) -> None:
-        """Report that an epoch begins. Starts or ends the recording; its end writes the file."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Report to the timeline that an epoch begins.
+
+        Starts the recording at its first epoch. After its last one, ends it and writes the file.
+        """
         if not self._done and not self.recording and epoch >= self.first:
             self.recording = True
             self._origin = self._clock()
-            self._last = epoch + self.epochs - 1
-        if self.recording and epoch > self._last:
+            self._last_epoch = epoch + self.epochs - 1
+        if self.recording and epoch > self._last_epoch:
             self.close()
         if self.recording:
             self._marks.append((epoch, self._clock()))
 
     def span(self, row: str, name: str, begin: float, end: float, **args: Any) -> None:
-        """Add a time span to a row of the timeline.
+        """Add a time span to a row of the timeline, if it records.
 
         Args:
-            row: One of ``TRACE_ROWS``, with a number if there are several; other rows go below.
+            row: Name of the row. ``TIMELINE_ROWS`` come first, then other rows by name.
             name: Label of the span.
             begin: Start in seconds of the clock; cut off at the start of the recording.
             end: End in seconds of the clock, at least ``begin``.
@@ -100,7 +104,8 @@ class Trace:
             return
         self.recording = False
         self._done = True
-        lost = max(0, next(self._span_counter) - self.limit)
+        added = next(self._span_counter)  # the next number is the number of spans added so far
+        lost = max(0, added - self.limit)
         if lost:
             print(f"puffer_mlx: {self.path}: {self._lost_note(lost)}", file=sys.stderr)
         try:
@@ -111,8 +116,15 @@ class Trace:
         self._spans = []
 
     def _document(self, lost: int) -> dict[str, Any]:
-        spans = sorted(list(self._spans), key=lambda span: span[2])
-        rows = sorted({span[0] for span in spans}, key=_order)
+        """Return the timeline's file in Chrome's format.
+
+        ``ph`` is the type of an event: M names a row, i marks an epoch's start, X is a span.
+
+        Args:
+            lost: Number of dropped spans.
+        """
+        spans = sorted(list(self._spans), key=lambda span: span[2])  # by begin
+        rows = sorted({span[0] for span in spans}, key=_row_order)
         threads = {row: number for number, row in enumerate(rows, 1)}
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "puffer_mlx"}}
@@ -149,7 +161,9 @@ class Trace:
         )
 
 
-def _order(row: str) -> tuple[int, str]:
-    """Return the sort key of a timeline row: its index in ``TRACE_ROWS``, then its name."""
-    index = next((i for i, name in enumerate(TRACE_ROWS) if row.startswith(name)), len(TRACE_ROWS))
-    return index, row
+def _row_order(row: str) -> tuple[int, str]:
+    """Return the sort key of a timeline row: its index in ``TIMELINE_ROWS``, then its name."""
+    for index, name in enumerate(TIMELINE_ROWS):
+        if row.startswith(name):
+            return index, row
+    return len(TIMELINE_ROWS), row

@@ -62,12 +62,12 @@ class ActingInC:
         """Fill a rollout buffer: see ``RolloutBackend.collect``."""
         actor = self.actor
         timer = self.timer
-        trace = timer.trace
+        timeline = timer.timeline
         all_states = tree_map(lambda *groups: np.concatenate(groups), *states)
         actor.prepare(weights)
         address = actor.bind(buffer.views, np.asarray(noise), all_states)
         timer.lap("eval_copy_in")
-        spans = MAX_SPANS if trace else 0
+        spans = MAX_SPANS if timeline else 0
         measured = environments.collect(
             buffer.horizon, address, buffer.views.actions, buffer.rows, spans
         )
@@ -77,9 +77,9 @@ class ActingInC:
         acting = {"eval_act": measured.acting - sampling, "eval_sample": sampling}
         timer.split("eval_act", {**acting, "eval_env": measured.stepping})
         for thread, first, begin, end in measured.spans:
-            assert trace  # spans are recorded for traces only
+            assert timeline  # spans are recorded for timelines only
             row = f"{ACTING} and stepping, thread {thread}"
-            trace.span(row, "rollout", begin, end, agent=first)
+            timeline.span(row, "rollout", begin, end, agent=first)
         after = []
         for agents in buffer.groups:
             group_states = tree_map(itemgetter(agents), all_states)

@@ -51,9 +51,9 @@ def run_pipelined(
         begin: (step, shard) -> the arrays to wait for, after submitting the computation of actions.
         store: (step, shard, arrays) writes the computed actions to the rollout's memory. None when
             the device has written them there.
-        streams: Number of streams on which shards alternate, for the trace.
+        streams: Number of streams on which shards alternate, for the timeline.
     """
-    trace = timer.trace
+    timeline = timer.timeline
     shards = range(len(groups))
     start_times = [0.0 for _ in shards]  # of the current action or step of each shard
     pending: tuple[int, int, Any] | None = None
@@ -62,22 +62,26 @@ def run_pipelined(
         """Wait for the actions of a shard, and send them to its environments."""
         mx.eval(chosen)
         timer.lap("eval_act")
-        if trace:
+        if timeline:
             row = f"{ACTING} {p % streams}"
-            trace.span(row, "act", start_times[p], timer.now, group=groups[p][0], step=t)
+            timeline.span(
+                row, "act", start_times[p], timer.last_lap_end, group=groups[p][0], step=t
+            )
         if store is not None:
             store(t, p, chosen)
-        start_times[p] = timer.now
+        start_times[p] = timer.last_lap_end
         steps[t][p].send()
         timer.lap("eval_env")
 
     def arrive(t: int, p: int) -> None:
         steps[t - 1][p].wait()  # for t = 0: steps from before the rollout
         timer.lap("eval_env")
-        if trace and t:
+        if timeline and t:
             first = groups[p][0]
-            trace.span(ENVIRONMENTS, "step", start_times[p], timer.now, group=first, step=t - 1)
-        start_times[p] = timer.now
+            timeline.span(
+                ENVIRONMENTS, "step", start_times[p], timer.last_lap_end, group=first, step=t - 1
+            )
+        start_times[p] = timer.last_lap_end
 
     for t in range(len(steps)):
         for p in shards:

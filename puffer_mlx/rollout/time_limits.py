@@ -67,9 +67,9 @@ def add_last_values(
     clip = config.train.reward_clip
     rows = buffer.rows
     np.clip(rows.rewards, -clip, clip, out=rows.rewards)
-    if len(last.rows):
+    if len(last.steps):
         values = _values(buffer, last, policy, weights, states)
-        rows.rewards[last.rows, last.agents] += config.train.gamma * values
+        rows.rewards[last.steps, last.agents] += config.train.gamma * values
 
 
 def _values(
@@ -77,7 +77,7 @@ def _values(
 ) -> np.ndarray:
     """Return the policy's values of k last observations, (k,) float32."""
     agents = mx.array(last.agents)
-    columns = np.arange(len(last.rows))
+    columns = np.arange(len(last.steps))
     reported = last.observations.astype(buffer.rows.observations.dtype, copy=False)
     if not policy.is_recurrent:
         state = policy.initial_state(len(columns))
@@ -86,11 +86,11 @@ def _values(
     state = tree_map(lambda *each: mx.concatenate([*each])[agents], *states)
     observations = buffer.rows.observations[:, last.agents]
     terminals = buffer.rows.terminals[:, last.agents]
-    observations[last.rows, columns] = reported
-    terminals[last.rows, columns] = 0
+    observations[last.steps, columns] = reported
+    terminals[last.steps, columns] = 0
     values = []
     for row, ended in zip(observations, terminals, strict=True):
         not_done = policy.not_done(mx.array(ended))
         _, _, value, state = policy.act(weights, mx.array(row), state, None, None, not_done)
         values.append(value.astype(mx.float32))
-    return np.array(mx.stack(values))[last.rows, columns]
+    return np.array(mx.stack(values))[last.steps, columns]

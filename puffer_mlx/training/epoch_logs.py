@@ -8,7 +8,7 @@ import mlx.core as mx
 import psutil
 
 from puffer_mlx.config import Config
-from puffer_mlx.profiling.phases import duration
+from puffer_mlx.profiling.phases import format_duration
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.collector import Rollout
 
@@ -141,8 +141,8 @@ class EpochProgress(NamedTuple):
         """
         if stopping:
             left = self.usual_seconds - self.seconds
-            when = f", in about {duration(left)}" if left >= 1 else ", soon"
+            when = f", in about {format_duration(left)}" if left >= 1 else ", soon"
             return "stops after this epoch" + (when if self.usual_seconds else "")
         percent = "" if self.fraction is None else f" {100 * self.fraction:.0f} %"
-        total = f" of about {duration(self.usual_seconds)}" if self.usual_seconds else ""
-        return f"epoch {epoch}: {self.phase}{percent}, {duration(self.seconds)}{total}"
+        total = f" of about {format_duration(self.usual_seconds)}" if self.usual_seconds else ""
+        return f"epoch {epoch}: {self.phase}{percent}, {format_duration(self.seconds)}{total}"

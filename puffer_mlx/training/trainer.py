@@ -85,7 +85,7 @@ class Trainer:
         global_step: number of environment steps of all agents, including those of ``evaluate``.
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
-        profiler: measures the seconds of each phase, and records a trace if requested.
+        profiler: measures the seconds of each phase, and records a timeline if requested.
         schedules: custom schedules by key of [train] (``ppo.schedules.SCHEDULED``). A schedule maps
             the fraction of completed epochs, in [0, 1), to the coefficient. Other coefficients
             follow the configuration.
@@ -184,10 +184,10 @@ class Trainer:
         began = time.perf_counter()
         self._began = began
         timer = self.profiler.train
-        self.profiler.begin(self.epoch)
+        self.profiler.begin_epoch(self.epoch)
         timer.start()
         try:
-            rollout = self.queue.current(self.weights, self.profiler.times_rollout(self.epoch))
+            rollout = self.queue.current(self.weights, self.profiler.must_time_rollout(self.epoch))
             if self.self_play is not None and rollout.games is None:
                 self._count_games(rollout, self.self_play)
             update_began = time.perf_counter()
@@ -372,7 +372,7 @@ class Trainer:
         if not self.collector.launches_ahead or self.self_play is not None:
             return False  # Self-play chooses the opponents first.
         next_epoch = self.epoch + 1
-        return next_epoch < self.config.epochs and not self.profiler.times_rollout(next_epoch)
+        return next_epoch < self.config.epochs and not self.profiler.must_time_rollout(next_epoch)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
         """Return the update on a rollout: the prepared one if it is still valid, else a new one."""
@@ -410,7 +410,7 @@ class Trainer:
         """
         seconds = time.perf_counter() - update_began - update.extra_seconds
         waiting = min(rollout.remaining_seconds, seconds)
-        self.profiler.train.apply_profiled_shares(update.profiled, waiting)
+        self.profiler.train.apply_profiled_fractions(update.profiled, waiting)
         if waiting:  # No other thread uses this timer if rollouts are launched ahead.
             self.profiler.rollout.charge("eval_act", waiting)
         next_rollout = self.queue.rollout  # None unless it was launched ahead

@@ -1,4 +1,8 @@
-"""Vectorised environments in C, of Gymnasium, PettingZoo and PufferLib 3.x. NumPy only."""
+"""Vectorised environments in C, and from Gymnasium, PettingZoo and PufferLib 3.x. NumPy only.
+
+A *family* is a kind of environment with its own default settings, such as ``atari``:
+``config.families``.
+"""
 
 from puffer_mlx.vec.from_config import (
     has_cuda_network,

@@ -59,8 +59,8 @@ def choose_backend(
         count = 1
         num_envs = per_group
     elif backend == "async":
-        most = max(1, processes // groups)
-        workers = max(w for w in range(1, min(most, per_group) + 1) if per_group % w == 0)
+        max_workers = min(max(1, processes // groups), per_group)
+        workers = max(w for w in range(1, max_workers + 1) if per_group % w == 0)
         if factory.scales:
             count = workers
             num_envs = per_group // workers

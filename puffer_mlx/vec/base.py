@@ -31,32 +31,38 @@ class Rows(NamedTuple):
         return Rows(*(None if array is None else array[index] for array in self))  # type: ignore
 
 
-TERMINATED, TRUNCATED = (
-    1.0,
-    2.0,
-)  # values of ``final_observations`` at an episode's last observation
+# Values of ``Rows.final_observations`` at an episode's last observation.
+TERMINATED = 1.0
+TRUNCATED = 2.0
 
 
 class FinalObservations(NamedTuple):
     """Last observations of k episodes that time limits ended, if ``Rows`` don't contain them.
 
     Attributes:
-        rows: (k,) int, number of the step that ended the episode; 1 is the first step.
+        steps: (k,) int, number of the step that ended the episode; 1 is the first step.
         agents: (k,) int, index of the agent.
         observations: (k, D), as a policy gets observations.
     """
 
-    rows: np.ndarray
+    steps: np.ndarray
     agents: np.ndarray
     observations: np.ndarray
 
 
 class Collected(NamedTuple):
-    """Time measured while a rollout was collected: thread-seconds, and when each thread acted."""
+    """Time that collecting a rollout took.
+
+    Attributes:
+        acting: Thread-seconds in which the policy chose actions.
+        stepping: Thread-seconds in which environments stepped.
+        spans: Time spans in which a thread worked: number of the thread, first agent, begin and end
+            in seconds of ``time.perf_counter``.
+    """
 
     acting: float
     stepping: float
-    spans: list[tuple[int, int, float, float]]  # thread, first agent, begin and end (perf_counter)
+    spans: list[tuple[int, int, float, float]]
 
 
 @runtime_checkable
@@ -66,7 +72,15 @@ class CollectsRollouts(Protocol):
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step ``steps`` times for all agents: see ``native.vec.NativeVec.collect``."""
+        """Collect a rollout: act and step ``steps`` times for all agents.
+
+        Args:
+            steps: Number of steps T.
+            act: Addresses of a C function (``PufferAct`` in envs/src/vec.h) and of its context.
+            actions: (T, N, heads) float32, written by the policy.
+            out: Rows (T + 1, N, ...). Time 0 is input; steps write times 1 to T.
+            spans: Maximum number of ``Collected.spans``.
+        """
         ...
 
 
@@ -158,10 +172,10 @@ class ReportsScores(Protocol):
     """Environments that report each episode's score."""
 
     def scores(self) -> np.ndarray:
-        """Return the scores of single episodes that the last call of ``log`` averaged, by time.
+        """Return the scores of the episodes that the last ``log`` averaged, ordered by time.
 
         Returns:
-            (k, 2) float64: a mean score and its number of episodes.
+            (k, 2) float64: scores, and the number of episodes that each is the mean of, usually 1.
         """
         ...
 
@@ -187,8 +201,8 @@ class DeclaresPolicies(Protocol):
     def declared_policies(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return each agent's environment, (N,) int32, and policy, (N,) int32 or None.
 
-        Policy 0 is the learner, b > 0 opponent b. None means that the environments don't assign
-        policies.
+        Policy 0 is the learner, and a larger number is the index of an opponent. None means that
+        the environments don't assign policies.
         """
         ...
 
@@ -218,8 +232,8 @@ class VecEnv(Protocol):
             estimated by the policy); in other rows it is 0. The row has the reward of the last
             action, and the action chosen from it is ignored. The next row is the first of the next
             episode, with terminal 1 and reward 0. Without such rows ``Rows.final_observations`` is
-            None. An absent agent has rows of zeros, terminal 1 and ``TERMINATED`` until its
-            environment is reset: nothing is learned from them.
+            None. An absent agent's rows are zeros with terminal 1 and ``TERMINATED`` until its
+            environment is reset, so that the agent learns nothing from them.
         unused: Parameters without effect, because the environment doesn't read them.
         description: One line on how environments are stepped.
     """
@@ -319,11 +333,11 @@ class Environments(ScoredVec, Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def render(self) -> np.ndarray | bool:
-        """Render environment 0: as a picture, or in its own window.
+        """Render environment 0, which returns a picture or draws in a window.
 
         Returns:
-            (h, w, 3) uint8; or True if the environment drew in its window, False if the user closed
-                that window. Don't render again then.
+            (h, w, 3) uint8 picture; or True if the environment drew in its window; or False if the
+                user closed this window, after which ``render`` must not be called again.
 
         Raises:
             UserError: The environment can't be rendered.

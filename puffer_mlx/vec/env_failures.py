@@ -25,6 +25,8 @@ _STEP_HINT = (
     "return observation, reward, terminated, truncated, info: done is terminated or truncated"
 )
 _RESET_HINT = "def reset(self, *, seed=None, options=None), and return observation, info"
+# Messages of Python for a step or reset that returned too few or too many values, and for a reset
+# without the parameters that Gymnasium passes.
 _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
 
@@ -40,16 +42,19 @@ class EnvFailure(Exception):
     """Failure of a Python environment, as an exception that can be sent between processes.
 
     Args:
-        what: Event, for example "failed in step"; "" if the caller adds it.
+        event: Event, for example "failed in step"; "" if the caller adds it.
         text: Details, such as a result of ``describe_exception``, or "".
         index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None for the caller to
             add it.
         hint: Hint that replaces the default one.
     """
 
-    def __init__(self, what: str, text: str, index: int | None = None, hint: str = "") -> None:
-        super().__init__(what, text, index, hint)
-        self.what, self.text, self.index, self.hint = what, text, index, hint
+    def __init__(self, event: str, text: str, index: int | None = None, hint: str = "") -> None:
+        super().__init__(event, text, index, hint)
+        self.event = event
+        self.text = text
+        self.index = index
+        self.hint = hint
 
     def report(self, name: str, first: int = 0, seed: int = 0) -> UserError:
         """Return the environment's failure as a ``UserError`` with the environment and its seed.
@@ -64,7 +69,7 @@ class EnvFailure(Exception):
         if self.index is not None and self.index != UNKNOWN_INDEX:
             number = first + self.index
             which = f"environment {number} (seed {seed + number})"
-        return UserError(f"{name}: {which} {self.what}{text}", self.hint or _DEFAULT_HINT)
+        return UserError(f"{name}: {which} {self.event}{text}", self.hint or _DEFAULT_HINT)
 
 
 def describe_exception(error: BaseException) -> str:
@@ -81,16 +86,17 @@ def describe_exception(error: BaseException) -> str:
     return "\n".join([head, *lines])
 
 
-def failure_of(what: str, error: BaseException, index: int | None = None) -> EnvFailure:
+def failure_of(event: str, error: BaseException, index: int | None = None) -> EnvFailure:
     """Convert an exception of an environment to an ``EnvFailure``.
 
     Args:
-        what: Event, for example "failed in step".
+        event: Event, for example "failed in step".
         error: The exception.
         index: Index of the environment.
     """
     frame = (traceback.extract_tb(error.__traceback__) or [None])[-1]
-    if frame and _in_library(Path(frame.filename)):  # a caller couldn't use the returned value
+    # An error in a library's code is often its complaint about what the environment returned.
+    if frame and _in_library(Path(frame.filename)):
         counts = _UNPACKED.search(str(error)) if isinstance(error, ValueError) else None
         if counts and counts[1] == "5":
             return _old_gym_failure(
@@ -100,16 +106,21 @@ def failure_of(what: str, error: BaseException, index: int | None = None) -> Env
             return _old_gym_failure("reset", "an observation alone", index)
         if isinstance(error, TypeError) and (word := _NO_SEED.search(str(error))):
             return EnvFailure("failed in reset", f"it doesn't take {word[1]}", index, _RESET_HINT)
-    return EnvFailure(what, describe_exception(error), index)
+    return EnvFailure(event, describe_exception(error), index)
 
 
 @contextmanager
-def raising_failure(what: str, index: int | None = None) -> Iterator[None]:
-    """Convert exceptions that an environment raises in a block to ``EnvFailure``."""
+def raising_failure(event: str, index: int | None = None) -> Iterator[None]:
+    """Convert exceptions that an environment raises in a ``with`` block to ``EnvFailure``.
+
+    Args:
+        event: Event, for example "failed in step".
+        index: Index of the environment, as in `EnvFailure`.
+    """
     try:
         yield
     except ENV_EXCEPTIONS as error:
-        raise failure_of(what, error, index) from error
+        raise failure_of(event, error, index) from error
 
 
 def result_failure(method: str, result: Any, index: int | None = None) -> EnvFailure | None:
@@ -123,18 +134,17 @@ def result_failure(method: str, result: Any, index: int | None = None) -> EnvFai
     Returns:
         The failure to raise, or None when the result is valid.
     """
-    several = isinstance(result, tuple | list)
-    if several and len(result) == (5 if method == "step" else 2):
+    is_sequence = isinstance(result, tuple | list)
+    if is_sequence and len(result) == (5 if method == "step" else 2):
         return None
     if result is None:
-        text, hint = ("it returned None, expected observation", "return the values in a tuple")
-        text += ", reward, terminated, truncated, info" if method == "step" else ", info"
-        return EnvFailure(f"failed in {method}", text, index, hint)
+        rest = "reward, terminated, truncated, info" if method == "step" else "info"
+        text = f"it returned None, expected observation, {rest}"
+        return EnvFailure(f"failed in {method}", text, index, "return the values in a tuple")
     if method == "reset":
         return _old_gym_failure("reset", "an observation alone", index)
-    return _old_gym_failure(
-        "step", f"{len(result)} values, expected 5" if several else format_value(result), index
-    )
+    text = f"{len(result)} values, expected 5" if is_sequence else format_value(result)
+    return _old_gym_failure("step", text, index)
 
 
 def one_number(value: Any, what: str) -> Any:
@@ -159,7 +169,15 @@ def one_number(value: Any, what: str) -> Any:
 
 
 def one_flag(value: Any, what: str) -> Any:
-    """Convert ``terminated`` or ``truncated`` to a scalar like `one_number`, and None to False."""
+    """Convert an environment's ``terminated`` or ``truncated`` to a scalar. None becomes False.
+
+    Args:
+        value: Scalar, array or list with one element, or None.
+        what: Name of the value, for the message.
+
+    Raises:
+        EnvFailure: The value isn't one truth value.
+    """
     if value is None or isinstance(value, _SCALAR_TYPES):
         return value or False
     array = _numeric_array(value)
@@ -172,7 +190,7 @@ def one_flag(value: Any, what: str) -> Any:
 
 
 def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
-    """Convert numbers that n environments returned to an array (n,), or () if all share one.
+    """Convert numbers that n environments returned to an array (n,). A scalar gives an array ().
 
     Args:
         values: Array or list of n numbers, or a scalar.
@@ -196,12 +214,15 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
 
 
 def all_flags(values: Any, what: str, n: int) -> np.ndarray:
-    """Convert truth values of n environments to an array like `all_numbers`, and None to False."""
+    """Convert truth values of n environments to an array. None becomes False for all.
+
+    Arguments and exceptions are those of `all_numbers`.
+    """
     return np.zeros(n, bool) if values is None else all_numbers(values, what, n)
 
 
 def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
-    """Check that an info that an environment returned is a dict, and return it; {} for None.
+    """Check that an environment's ``info`` is a dict. Returns the dict, or {} for None.
 
     Args:
         info: The returned value.
@@ -232,7 +253,7 @@ def _numeric_array(value: Any) -> np.ndarray | None:
         array = np.asarray(value)
     except (TypeError, ValueError):
         return None
-    return array if array.dtype.kind in "biuf" else None
+    return array if array.dtype.kind in "biuf" else None  # bool, int, unsigned int, float
 
 
 def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
@@ -243,21 +264,22 @@ def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
     )
 
 
-def drawing_hint(error: BaseException) -> str:
+def rendering_hint(error: BaseException) -> str:
     """Return a hint if an exception comes from rendering with OpenGL, else ""."""
     frames = traceback.extract_tb(error.__traceback__)
-    parts = {part for frame in frames for part in Path(frame.filename).parts}
-    if not parts & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:
+    path_components = {name for frame in frames for name in Path(frame.filename).parts}
+    if not path_components & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:
         return ""
     backend = os.environ.get("MUJOCO_GL")
-    now = f"; it is {backend!r} now" if backend is not None else ""
+    current = f"; it is {backend!r} now" if backend is not None else ""
     return (
         "without a display, put MUJOCO_GL=egl (needs libegl1) or MUJOCO_GL=osmesa (needs"
-        f" libosmesa6) before the command{now}"
+        f" libosmesa6) before the command{current}"
     )
 
 
 def _in_library(path: Path) -> bool:
+    """Return True if a source file belongs to ``_LIBRARIES`` or to Python's standard library."""
     if {*path.parts} & {*_LIBRARIES} or str(path).startswith("<frozen"):
         return True
     return path.is_relative_to(sysconfig.get_path("stdlib")) and "site-packages" not in path.parts

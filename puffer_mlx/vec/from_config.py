@@ -249,10 +249,10 @@ def python_factory(config: Config) -> Any:
 def unused_env_keys(config: Config, vec: VecEnv) -> list[str]:
     """Return the configuration keys that have no effect on these environments, with reasons."""
     keys = [f"env.{key}" for key in vec.unused]
-    shown = vec.final_observations or (
+    reports_ends = vec.final_observations or (
         isinstance(vec, ReportsFinalObservations) and vec.reports_final_observations
     )
-    if config.train.bootstrap_truncated and not shown:
+    if config.train.bootstrap_truncated and not reports_ends:
         keys.append(
             "train.bootstrap_truncated (episodes don't report that a time limit ended them)"
         )

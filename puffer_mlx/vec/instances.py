@@ -18,8 +18,8 @@ from puffer_mlx.vec.env_failures import (
     ENV_EXCEPTIONS,
     EnvFailure,
     describe_exception,
-    drawing_hint,
     failure_of,
+    rendering_hint,
 )
 from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.rows import random_actions
@@ -31,9 +31,8 @@ _MEASURED_SECONDS = 0.05  # maximum duration of each of two measurements of a st
 _MEASURED_STEPS = 100  # maximum steps of a measurement
 _MAX_CACHED_PROBES = 32
 
-BufferShapes = dict[
-    str, tuple[tuple[int, ...], Any]
-]  # shape and dtype of each array of ``Buffers``
+# Name of an array of ``Buffers`` -> its shape and dtype.
+BufferShapes = dict[str, tuple[tuple[int, ...], Any]]
 _EMPTY_ARRAY = np.zeros(0)
 _printed_lines: set[str] = set()  # lines that `report_unclosed` printed
 
@@ -109,7 +108,7 @@ class Probe:
         spaces: Observation and action space of one agent.
         agents: Number of agents of one instance.
         environments: Number of environments of one instance, which share its agents.
-        masked: True if it reports legal actions.
+        masked: True if the environment reports legal actions.
         next_step: True if a vectorised environment begins an episode in the step after the last
             one, False if in the same step.
         packed: Dtype of the packed observations of PufferLib's emulation, or None.
@@ -221,9 +220,9 @@ class EnvFactory:
         return False
 
     def vectorised_version(self) -> tuple[str, str]:
-        """Return the name of the environment's vectorised version, and a reason not to use it.
+        """Return the vectorised version of the environment as a text, and a reason not to use it.
 
-        The reason is "" if the version can be used.
+        One of the two is "": the reason if the version can be used, else the text.
         """
         return "", "it takes no num_envs"
 
@@ -258,9 +257,8 @@ class EnvFactory:
             self._apply(probe)
             return
         self.from_cache = False
-        with contextlib.chdir(
-            "."
-        ):  # restores the working directory, which an environment may change
+        # Restores the working directory, which an environment may change.
+        with contextlib.chdir("."):
             env = self.open(seed, 1 if self.scales or self.vectorised else None, 0)
             try:
                 probe = self.describe(env, seed)
@@ -268,7 +266,7 @@ class EnvFactory:
                 if measure:
                     probe.step_seconds = self.step_seconds = self._measure_step(env, seed)
             except EnvFailure as failure:
-                first = EnvFailure(failure.what, failure.text, failure.index or 0, failure.hint)
+                first = EnvFailure(failure.event, failure.text, failure.index or 0, failure.hint)
                 raise first.report(self.name, 0, seed) from failure
             finally:
                 report_unclosed(self.name, close_if_possible(env))
@@ -386,7 +384,7 @@ class EnvFactory:
         except ModuleNotFoundError as error:
             raise UserError(f"{self.name}: {error}", install_hint(error)) from None
         except ENV_EXCEPTIONS as error:
-            if hint := drawing_hint(error):
+            if hint := rendering_hint(error):
                 raise UserError(f"{self.name} can't be drawn: {error}", hint) from None
             word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
             if word and word[1] in self.arguments():
@@ -507,12 +505,14 @@ class Instances:
             for i in range(count):
                 current[0] = i
                 agents = slice(i * n, (i + 1) * n)
-                one = factory.make(seed + number + i, num_envs, buffers.select(agents), number + i)
-                self._instances.append((i, one, agents))
-                if one.num_agents != n:
-                    wanted = "" if num_envs is None else f", made with num_envs={num_envs},"
+                instance = factory.make(
+                    seed + number + i, num_envs, buffers.select(agents), number + i
+                )
+                self._instances.append((i, instance, agents))
+                if instance.num_agents != n:
+                    made_with = "" if num_envs is None else f", made with num_envs={num_envs},"
                     raise UserError(
-                        f"{factory.name}: an instance{wanted} has {one.num_agents} agents,"
+                        f"{factory.name}: an instance{made_with} has {instance.num_agents} agents,"
                         f" expected {n}",
                         "all instances must have the same number, in proportion to num_envs",
                     )
@@ -521,7 +521,7 @@ class Instances:
             raise
 
     def reset(self, seed: int | None) -> list[EpisodeInfo]:
-        """Reset all instances.
+        """Reset all instances of this group.
 
         Args:
             seed: Seed of instance 0 of all groups; instance i gets ``seed + i``. None for no new
@@ -530,10 +530,10 @@ class Instances:
         Raises:
             EnvFailure: An instance failed.
         """
-        for i, one, _ in self._instances:
+        for i, instance, _ in self._instances:
             self._current[0] = i
             try:
-                one.reset(None if seed is None else seed + self._number + i)
+                instance.reset(None if seed is None else seed + self._number + i)
             except ENV_EXCEPTIONS as error:
                 raise locate_failure("failed in reset", error, i) from error
         return []
@@ -548,14 +548,14 @@ class Instances:
         infos: list[EpisodeInfo] = []
         current = self._current
         actions = self._factory.actions(self.buffers.actions)
-        for i, one, agents in self._instances:
+        for i, instance, agents in self._instances:
             current[0] = i
             try:
-                news = one.step(actions[agents])
+                reports = instance.step(actions[agents])
             except ENV_EXCEPTIONS as error:
                 raise locate_failure("failed in step", error, i) from error
-            if news:
-                infos += [info.shifted(agents.start) for info in news]
+            if reports:
+                infos += [info.shifted(agents.start) for info in reports]
         self._seconds += time.perf_counter() - began
         self._busy[0] = self._seconds
         return infos
@@ -575,19 +575,19 @@ class Instances:
 
     def close_all(self) -> str:
         """Close all instances. Returns the text of the first exception of ``close``, or ""."""
-        turns = self._instances
+        instances = self._instances
         self._instances = []
-        reasons = [close_if_possible(one) for _, one, _ in turns]
+        reasons = [close_if_possible(each) for _, each, _ in instances]
         return next(filter(None, reasons), "")
 
 
-def locate_failure(what: str, error: BaseException, index: int) -> Exception:
+def locate_failure(event: str, error: BaseException, index: int) -> Exception:
     """Convert an exception of an instance to an ``EnvFailure`` with the instance's index.
 
     A ``UserError`` is returned unchanged.
     """
     if isinstance(error, UserError):
         return error
-    failure = error if isinstance(error, EnvFailure) else failure_of(what, error)
+    failure = error if isinstance(error, EnvFailure) else failure_of(event, error)
     index = index if failure.index is None else failure.index
-    return EnvFailure(failure.what or what, failure.text, index, failure.hint)
+    return EnvFailure(failure.event or event, failure.text, index, failure.hint)

@@ -195,7 +195,7 @@ class SpaceLayout:
         if () in actions:
             return list(actions[()])
         return [
-            nested(self.spaces[1], {path: chosen[i] for path, chosen in actions.items()})
+            nested(self.spaces[1], {path: values[i] for path, values in actions.items()})
             for i in range(len(rows))
         ]
 
@@ -245,8 +245,8 @@ def saved_layout(spec: EnvSpec) -> SpaceLayout | None:
         return None
     try:
         max_elements = max(spec.observation_size, spec.action.heads)
-        seen, taken = from_text(spec.spaces, max_elements)
-        rest = spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds)
+        observation, action = from_text(spec.spaces, max_elements)
+        rest = spec.name, observation, action, spec.mask_size > 0, bool(spec.action.bounds)
         layouts = [
             SpaceLayout(*rest, channels) for channels in (CHANNELS_SMALLEST, CHANNELS_UP_TO_4)
         ]

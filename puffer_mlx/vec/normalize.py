@@ -293,9 +293,9 @@ class Normalized:
             rows = out.observations
             exact = self._exactly(agents) if self._exactly else None
             if not self._frozen:
-                seen = rows if exact is None else exact
+                observed = rows if exact is None else exact
                 bad = _or_masks(self._warn_non_finite("an observation", rows, first), absent)
-                self._observation_moments.add(seen if bad is None else seen[~bad])
+                self._observation_moments.add(observed if bad is None else observed[~bad])
             normalise_rows(
                 rows, self._observation_moments.mean, self._observation_moments.scale, exact
             )
@@ -343,6 +343,8 @@ def _absent_mask(out: Rows) -> np.ndarray | None:
     return absent if absent.any() else None
 
 
-def _or_masks(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
+def _or_masks(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
     """Return the elementwise OR of two (n,) bool masks. None means all False."""
-    return others if some is None else some if others is None else some | others
+    if first is None or second is None:
+        return second if first is None else first
+    return first | second

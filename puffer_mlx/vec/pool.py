@@ -283,9 +283,8 @@ def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any])
     try:
         for pipe in pipes:
             with suppress(OSError):  # its process has ended
-                pipe.send_bytes(
-                    _CLOSE_TASK
-                )  # answered after the current step, whose result is unused
+                # The process answers after its current step, whose result is unused.
+                pipe.send_bytes(_CLOSE_TASK)
         _join(processes, _CLOSE_TIMEOUT)
     finally:  # also after a second Ctrl-C
         for process in processes:
@@ -362,7 +361,7 @@ def _run_worker(
 
 
 def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
-    """Receive the name and arguments of a worker's next task; ``close`` if the trainer ended."""
+    """Receive the name and arguments of a worker's next task: ``close`` if the trainer ended."""
     try:
         return pipe.recv()
     except EOFError:

@@ -24,11 +24,8 @@ from puffer_mlx.system import output
 SAFE_PATH = "PYTHONSAFEPATH"  # variable: don't import files of the working directory
 SAFE_PATH_MARK = "puffer_mlx"  # the variable's value if this program set it
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-PARENT_SIGNALS = {
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGTERM,
-}  # signals that only the parent handles
+# Signals that only the parent process handles.
+PARENT_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
 _PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal when the parent ends
 # A separate fork server: processes that the user's program starts through the server of
 # ``multiprocessing`` must not inherit our blocked signals and modules.
@@ -112,9 +109,8 @@ def begin_child() -> None:
     environments until its epoch ends.
     """
     output.never_raise()
-    if (
-        os.environ.get(SAFE_PATH) == SAFE_PATH_MARK
-    ):  # programs that an environment starts don't get it
+    # The variable is for this process only, not for programs that an environment starts.
+    if os.environ.get(SAFE_PATH) == SAFE_PATH_MARK:
         del os.environ[SAFE_PATH]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -66,12 +66,13 @@ _RESERVED_ARGUMENTS = ("buf", "seed")  # arguments that a user can't set
 def is_puffer_env(candidate: Any) -> bool:
     """Return True if an object is an environment of PufferLib 3.x, or a constructor of one.
 
-    Classes and functions have a parameter ``buf``, which PufferLib passes to all of them, or a base
-    class named PufferEnv.
+    A constructor has a parameter ``buf``, which PufferLib passes to each, or is a class with a base
+    class that is named PufferEnv.
     """
     if isinstance(candidate, type) and any(c.__name__ == "PufferEnv" for c in candidate.__mro__):
         return True
-    if isinstance(candidate, type) or not hasattr(candidate, "single_observation_space"):
+    is_object = not isinstance(candidate, type) and hasattr(candidate, "single_observation_space")
+    if not is_object:
         return callable(candidate) and "buf" in parameters(candidate)
     return all(
         hasattr(candidate, name) for name in (*_ATTRIBUTES, *_ARRAY_ATTRIBUTES, *_REQUIRED_METHODS)
@@ -109,9 +110,9 @@ class PufferFactory(EnvFactory):
         return "num_envs" in parameters(self.constructor) and "num_envs" not in self.keywords
 
     def vectorised_version(self) -> tuple[str, str]:
-        """Return the name of the environment's vectorised version, and a reason not to use it.
+        """Return the vectorised version of the environment as a text, and a reason not to use it.
 
-        The reason is "" if the version can be used.
+        One of the two is "": the reason if the version can be used, else the text.
         """
         if "num_envs" in self.keywords:
             return "", "env.num_envs is set"
@@ -120,34 +121,35 @@ class PufferFactory(EnvFactory):
     def describe(self, env: Any, seed: int) -> Probe:
         """Return the agents and spaces of a new environment of PufferLib."""
         agents = int(env.num_agents)
-        inside = self.keywords.get("num_envs", 1)
-        counted = isinstance(inside, int) and inside > 0 and agents % inside == 0
-        environments = inside if counted else 1
-        buffered = env.single_observation_space, env.single_action_space
+        num_envs = self.keywords.get("num_envs", 1)
+        is_count = isinstance(num_envs, int) and num_envs > 0 and agents % num_envs == 0
+        environments = num_envs if is_count else 1
+        array_spaces = env.single_observation_space, env.single_action_space
+        spaces = self.spaces_of(env)
         packed = _packed_dtype(env)
-        return Probe(self.spaces_of(env), agents, environments, packed=packed, buffered=buffered)
+        return Probe(spaces, agents, environments, packed=packed, buffered=array_spaces)
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
         """Return the observation space (of observations before packing) and the action space."""
-        seen = env.single_observation_space
+        observation = env.single_observation_space
         if _packed_dtype(env) is not None:
-            seen = getattr(env, "env_single_observation_space", None)
-            seen = env.env.observation_space if seen is None else seen
-        return seen, env.single_action_space
+            observation = getattr(env, "env_single_observation_space", None)
+            observation = env.env.observation_space if observation is None else observation
+        return observation, env.single_action_space
 
     def _apply(self, probe: Probe) -> None:
         super()._apply(probe)
         self._probe = probe
 
-    def _buf(self, count: int | None) -> dict[str, np.ndarray] | None:
+    def _new_arrays(self, count: int | None) -> dict[str, np.ndarray] | None:
         """Return arrays that a new environment writes into, or None before the first probe."""
         if self._probe is None:
             return None
         n = self.agents * (count or 1)
-        seen, action = self._probe.buffered
+        observation, action = self._probe.buffered
         action_dtype = action.dtype if kind_of(action) == "Box" else np.int32
         return {
-            "observations": np.zeros((n, *seen.shape), seen.dtype),
+            "observations": np.zeros((n, *observation.shape), observation.dtype),
             "actions": np.zeros((n, *action.shape), action_dtype),
             "rewards": np.zeros(n, np.float32),
             "terminals": np.zeros(n, bool),
@@ -156,7 +158,10 @@ class PufferFactory(EnvFactory):
         }
 
     def _measure_step(self, env: Any, seed: int) -> float:
-        """Measure the duration of a step of a second environment, which has buffers."""
+        """Measure the duration of a step in a second environment, in seconds.
+
+        The first one was made before the probe, so it has no arrays to write into.
+        """
         env = self.open(seed, 1 if self.scales else None, 0)
         try:
             return super()._measure_step(env, seed)
@@ -180,14 +185,15 @@ class PufferFactory(EnvFactory):
             UserError: The object can't be made, or lacks attributes of such an environment.
         """
         arguments = dict(self.keywords)
-        # Reserved arguments are passed only if declared: a function may pass on its **kwargs.
-        taken = parameters(self.constructor)
+        # Reserved arguments are passed only if they are declared: a function with **kwargs may
+        # pass all of them to a constructor that doesn't take them.
+        declared = parameters(self.constructor)
         if count is not None and self.scales:
             arguments["num_envs"] = count
-        if self.render and "render_mode" in taken:
+        if self.render and "render_mode" in declared:
             arguments.setdefault("render_mode", "rgb_array")
-        reserved = ("buf", self._buf(count)), ("seed", seed)
-        arguments |= {key: value for key, value in reserved if key in taken}
+        reserved = ("buf", self._new_arrays(count)), ("seed", seed)
+        arguments |= {key: value for key, value in reserved if key in declared}
         with self.reporting_failures(number, seed - number):
             env = self.constructor(**arguments)
         missing = [
@@ -240,7 +246,7 @@ class PufferInstance:
         self._layout = layout
         self._packed = packed
         self.num_agents = int(env.num_agents)
-        self._running = np.zeros(self.num_agents, bool)  # agents whose episode has begun
+        self._running = np.zeros(self.num_agents, bool)  # True after an episode's first step
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes in all environments of the PufferLib object."""
@@ -251,7 +257,7 @@ class PufferInstance:
         buffers.truncations[:] = self._array("truncations")
         buffers.present[:] = self._present()
         self._running[:] = False
-        self._show()
+        self._write_observations()
 
     def step(self, actions: np.ndarray) -> Sequence[EpisodeInfo]:
         """Step all agents, and reset an emulated environment that is done."""
@@ -262,15 +268,16 @@ class PufferInstance:
         buffers.rewards[:] = self._array("rewards")
         buffers.terminals[:] = self._array("terminals")
         buffers.truncations[:] = self._array("truncations")
+        # An agent that leaves in this step is absent now, but the step belongs to its episode.
         stepped = self._present() | self._running
         infos = list(self._reported(result[4])) if result[4] else ()
         if getattr(self._env, "done", False):
             buffers.terminals[:] = True
             self._reset(None)
-        over = buffers.terminals | buffers.truncations
-        self._running = stepped & ~over
+        ended = buffers.terminals | buffers.truncations
+        self._running = stepped & ~ended
         buffers.present[:] = stepped
-        self._show()
+        self._write_observations()
         return infos
 
     def render(self) -> Any:
@@ -309,27 +316,31 @@ class PufferInstance:
             return np.ones(self.num_agents, bool)
         return np.asarray(self._array("masks"), bool)
 
-    def _show(self) -> None:
+    def _write_observations(self) -> None:
         """Copy the environment's observations into buffers."""
-        seen = np.asarray(self._env.observations)
+        observations = np.asarray(self._env.observations)
         if self._packed is not None:
-            seen = _unpacked(
-                self._layout.spaces[0], seen.view(self._packed).reshape(self.num_agents)
-            )
-        self._layout.write(seen, self._buffers.observations)
+            packed = observations.view(self._packed).reshape(self.num_agents)
+            observations = _unpacked(self._layout.spaces[0], packed)
+        self._layout.write(observations, self._buffers.observations)
 
     def _reported(self, infos: Any) -> Iterable[EpisodeInfo]:
-        """Yield reports of episodes from a step's ``infos``: a list of dicts, or a dict."""
+        """Yield reports of episodes from a step's ``infos``.
+
+        Args:
+            infos: List of dicts with means over several episodes, or the dict of an emulated
+                environment, for episodes that end in this step.
+        """
         if not isinstance(infos, Mapping):
-            each = [(-1, info) for info in infos]
+            reports = [(-1, info) for info in infos]  # -1: see ``EpisodeInfo.agent``
         else:
             agents = getattr(self._env, "possible_agents", None)
             ended = self._buffers.terminals | self._buffers.truncations
-            each = [
+            reports = [
                 (index, infos if agents is None else infos.get(agents[index], {}))
                 for index in np.flatnonzero(ended).tolist()
             ]
-        for index, info in each:
+        for index, info in reports:
             if metrics := mean_metrics(info):
                 yield EpisodeInfo(index, metrics)
 
@@ -343,7 +354,8 @@ def ocean_names() -> list[str]:
     Returns [] if PufferLib isn't installed.
     """
     spec = importlib.util.find_spec("pufferlib")
-    for folder in (spec and spec.submodule_search_locations) or ():
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or ():
         path = Path(folder, "ocean", "environment.py")
         if path.is_file():
             return sorted(
@@ -380,7 +392,7 @@ def find_ocean(name: str) -> Callable[..., Any]:
     except ENV_EXCEPTIONS as error:
         raise UserError(
             f"{PREFIX}{name} can't be imported: {describe_exception(error)}",
-            "its C is compiled when PufferLib is installed: did that succeed?",
+            "its C code is compiled when PufferLib is installed: was it?",
         ) from None
     return factory
 
@@ -390,7 +402,7 @@ def _table_keys(text: str) -> list[str]:
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue
-        if any(isinstance(to, ast.Name) and to.id == _TABLE_NAME for to in node.targets):
+        if any(isinstance(each, ast.Name) and each.id == _TABLE_NAME for each in node.targets):
             keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
             return [key for key in keys if isinstance(key, str)]
     return []

@@ -19,7 +19,7 @@ from puffer_mlx.vec.base import TERMINATED, Collected, FinalObservations, Rows
 from puffer_mlx.vec.episodes import Episodes, EpisodeTracker
 from puffer_mlx.vec.instances import EnvFactory, EpisodeInfo
 from puffer_mlx.vec.pool import AsyncGroup, SyncGroup, open_group
-from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
+from puffer_mlx.vec.rows import RowsChecker, check_finite, check_picture
 
 _INTERRUPT_TIMEOUT = 0.5  # seconds for the step in progress after Ctrl-C
 _SEED_MODULUS = 2**32  # seeds of Gymnasium are smaller
@@ -140,16 +140,15 @@ class PythonVec:
         arrays = factory.shapes(1).values()
         row_bytes = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
         refuse_large_step(self.spec, total, row_bytes)
-        self._steps = [
-            0
-        ] * groups  # steps of each group since the last call of ``take_final_observations``
+        # Steps of each group since the last call of ``take_final_observations``.
+        self._steps = [0] * groups
         self._final_observations_list: list[FinalObservations] | None = (
             None  # None before the first call
         )
         self._ends = [EpisodeTracker(self._n, self.final_observations) for _ in range(groups)]
         self._episodes = Episodes(total, self._per_environment)
-        self._rows = RowShapes(self.spec, self._n)
-        self._all_rows = RowShapes(self.spec, total)
+        self._rows = RowsChecker(self.spec, self._n)
+        self._all_rows = RowsChecker(self.spec, total)
         envs_per_group = self._n // self._per_environment
         envs_per_seed = 1 if factory.by_environment else envs_per_group // choice.count
         self._seeds = [self._seed + i // envs_per_seed for i in range(self.num_environments)]
@@ -210,7 +209,7 @@ class PythonVec:
         ends.reset(~self._envs[group].buffers.present)
         if out.final_observations is not None:
             out.final_observations[:] = TERMINATED * ends.over
-        self._write(group, out)
+        self._write_observations(group, out)
 
     def busy_seconds(self) -> float:
         """Return the seconds spent in environment steps since creation, over all processes."""
@@ -272,26 +271,28 @@ class PythonVec:
         if not self.final_observations and b"\0" in buffers.present.tobytes():
             only_reset = ~buffers.present
             rewards = np.where(only_reset, 0, rewards)
-        ended = (
-            over if only_reset is None else over & ~only_reset
-        )  # idle: the step belongs to no episode
+        ended = over
+        if only_reset is not None:  # a step that only reset an environment belongs to no episode
+            ended = over & ~only_reset
         reported = {info.agent: info.metrics for info in infos if info.agent >= 0}
         first = group * self._n
         self._episodes.add(rewards, ended, first=first, resets=only_reset, infos=reported)
         for info in infos:
             if info.agent < 0:
                 self._episodes.add_report(info.metrics)
-        self._write(group, out)
+        self._write_observations(group, out)
 
     def _record_final_observations(self, group: int) -> None:
         """Copy the last observations of episodes that a time limit ended in a group's last step."""
         buffers = self._envs[group].buffers
         first = group * self._n
         indices = np.flatnonzero(buffers.truncations & ~buffers.terminals)
-        rows = np.full(len(indices), self._steps[group])
-        seen = buffers.last[indices]
+        steps = np.full(len(indices), self._steps[group])
+        observations = buffers.last[indices]
         assert self._final_observations_list is not None
-        self._final_observations_list.append(FinalObservations(rows, first + indices, seen))
+        self._final_observations_list.append(
+            FinalObservations(steps, first + indices, observations)
+        )
 
     def take_final_observations(self) -> FinalObservations:
         """Return last observations of episodes since the previous call, in ``exact_dtype``.
@@ -305,8 +306,8 @@ class PythonVec:
         self._steps = [0] * self.num_groups
         return FinalObservations(*map(np.concatenate, zip(*per_step, strict=True)))
 
-    def _write(self, group: int, out: Rows) -> None:
-        """Copy a group's observations and action masks into rows, and check that all are finite."""
+    def _write_observations(self, group: int, out: Rows) -> None:
+        """Copy a group's observations and action masks into rows, and check the rows for NaN."""
         buffers = self._envs[group].buffers
         np.copyto(out.observations, buffers.observations)
         if out.masks is not None:
@@ -342,7 +343,7 @@ class PythonVec:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Collect a rollout of ``steps`` steps, step by step (``CollectsRollouts.collect``)."""
+        """Collect a rollout in a loop over its steps: see ``CollectsRollouts.collect``."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:

@@ -36,7 +36,7 @@ def random_actions(
     """Return random legal actions, (agents, heads) float32: uniform choices, or N(0, 1) values.
 
     Args:
-        source: Environments, or their layout; provides the action space.
+        source: Environments or their layout, whose ``spec`` has the action space.
         agents: Number of agents.
         rng: Random generator.
         legal: (agents, logits), non-zero where a choice is legal. None when all choices are.
@@ -46,13 +46,14 @@ def random_actions(
         return rng.standard_normal((agents, action.heads), np.float32)
     if legal is None:
         return rng.integers(0, action.sizes, (agents, action.heads)).astype(np.float32)
-    chances = rng.random((agents, action.logits)) * (legal != 0)
-    heads = np.split(chances, np.cumsum(action.sizes)[:-1], axis=1)
+    # The largest of independent uniform numbers is a uniform choice among the legal ones.
+    priorities = rng.random((agents, action.logits)) * (legal != 0)
+    heads = np.split(priorities, np.cumsum(action.sizes)[:-1], axis=1)
     return np.stack([head.argmax(axis=1) for head in heads], axis=1).astype(np.float32)
 
 
-class RowShapes:
-    """Check shapes and dtypes of the rows and actions of n agents, in about a microsecond.
+class RowsChecker:
+    """Checker of the shapes and dtypes of rows and actions of n agents. A check takes about 1 µs.
 
     Args:
         spec: Observations and actions of one agent.
@@ -60,10 +61,11 @@ class RowShapes:
     """
 
     def __init__(self, spec: EnvSpec, n: int) -> None:
-        self._wide = (n, spec.observation_size), spec.observation_dtype
-        self._narrow = (n,), np.dtype(np.float32)
-        self._masked = ((n, spec.mask_size), np.dtype(np.uint8)) if spec.mask_size else None
-        self._actions = n, spec.action.heads
+        # Expected (shape, dtype) pairs; None without masks.
+        self._observations = (n, spec.observation_size), spec.observation_dtype
+        self._vector = (n,), np.dtype(np.float32)
+        self._masks = ((n, spec.mask_size), np.dtype(np.uint8)) if spec.mask_size else None
+        self._actions_shape = n, spec.action.heads
 
     def check(self, out: Rows) -> None:
         """Check shape and dtype of each array in ``Rows``.
@@ -74,15 +76,15 @@ class RowShapes:
             ValueError: An array has another shape or dtype.
         """
         observations, rewards, terminals, masks, final_observations = out
-        narrow = self._narrow
+        vector = self._vector
         if not (
-            (observations.shape, observations.dtype) == self._wide
-            and (rewards.shape, rewards.dtype) == narrow
-            and (terminals.shape, terminals.dtype) == narrow
-            and (None if masks is None else (masks.shape, masks.dtype)) == self._masked
+            (observations.shape, observations.dtype) == self._observations
+            and (rewards.shape, rewards.dtype) == vector
+            and (terminals.shape, terminals.dtype) == vector
+            and (None if masks is None else (masks.shape, masks.dtype)) == self._masks
             and (
                 final_observations is None
-                or (final_observations.shape, final_observations.dtype) == narrow
+                or (final_observations.shape, final_observations.dtype) == vector
             )
         ):
             shapes = {
@@ -90,8 +92,8 @@ class RowShapes:
                 for name, array in out._asdict().items()
             }
             raise ValueError(
-                f"rows: expected observations {self._wide}, rewards, terminals and"
-                f" final_observations {narrow}, masks {self._masked}; found {shapes}"
+                f"rows: expected observations {self._observations}, rewards, terminals and"
+                f" final_observations {vector}, masks {self._masks}; found {shapes}"
             )
 
     def check_actions(self, actions: np.ndarray) -> None:
@@ -100,9 +102,10 @@ class RowShapes:
         Raises:
             ValueError: The array has another shape or dtype.
         """
-        if actions.shape != self._actions or actions.dtype != np.float32:
+        if actions.shape != self._actions_shape or actions.dtype != np.float32:
             raise ValueError(
-                f"actions: expected float32 {self._actions}, found {actions.dtype} {actions.shape}"
+                f"actions: expected float32 {self._actions_shape},"
+                f" found {actions.dtype} {actions.shape}"
             )
 
 
@@ -128,7 +131,8 @@ def check_picture(name: str, picture: Any) -> np.ndarray:
 
 def non_finite_mask(rows: np.ndarray) -> np.ndarray | None:
     """Return a mask of the NaN and infinite numbers in an array, or None when all are finite."""
-    # A finite sum of squares proves that all are finite. Squares of huge numbers may overflow.
+    # A finite sum of squares proves that all are finite, fast. An infinite one doesn't prove the
+    # opposite, since squares of huge numbers overflow: then each number is tested.
     if math.isfinite(np.vdot(rows, rows)):
         return None
     bad = np.logical_not(np.isfinite(rows))
@@ -143,7 +147,7 @@ def check_finite(
     seeds: Sequence[int],
     per_environment: int = 1,
 ) -> None:
-    """Refuse observations and rewards that contain NaN or infinity, which would spoil all weights.
+    """Raise an error for observations or rewards with NaN or infinity, which would spoil training.
 
     Args:
         name: Name of the environment.
@@ -154,7 +158,7 @@ def check_finite(
         per_environment: Number of agents in an environment.
 
     Raises:
-        UserError: A number isn't finite. The message has the environment, its seed and the value.
+        UserError: A number isn't finite. The message names the environment, its seed and the value.
     """
     checked = [("a reward", rewards)]
     if observations.dtype.kind == "f":
@@ -166,11 +170,11 @@ def check_finite(
             row, column = np.argwhere(bad.reshape(rows.shape))[0].tolist()
             env, agent = divmod(row, per_environment)
             env += first_env
-            whose = f"environment {env} (seed {seeds[env]})"
-            whose += f", agent {agent}," if per_environment > 1 else ""
-            at = f" at position {column}" if what == "observations" else ""
+            source = f"environment {env} (seed {seeds[env]})"
+            source += f", agent {agent}," if per_environment > 1 else ""
+            position = f" at position {column}" if what == "observations" else ""
             raise UserError(
-                f"{name}: {whose} returned {what} of {rows[row, column]}{at}",
+                f"{name}: {source} returned {what} of {rows[row, column]}{position}",
                 "divisions by zero, logarithms and exponents in the environment are likely causes; "
                 "this seed reproduces it",
             )

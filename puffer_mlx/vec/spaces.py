@@ -36,7 +36,7 @@ def kind_of(space: Any) -> str:
 def leaf_spaces(
     name: str, space: Any, what: str, path: Path = ()
 ) -> Iterator[tuple[Path, Any, str]]:
-    """Yield (path, space, kind) of each space in nested Dicts and Tuples that is neither."""
+    """Yield (path, space, kind) of each innermost space in nested Dicts and Tuples."""
     kind = kind_of(space)
     if not kind:
         location = f" at {path_text(path)}" if path else ""
@@ -68,7 +68,7 @@ def choices_of(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def nested(space: Any, components: dict[Path, Any], path: Path = ()) -> Any:
-    """Arrange values by path in nested dicts and tuples, as a space is nested."""
+    """Arrange values in nested dicts and tuples, like the spaces in a nested space."""
     kind = kind_of(space)
     if kind == "Dict":
         return {

@@ -113,7 +113,7 @@ class ZooFactory(EnvFactory):
         return spaces.observation, spaces.action
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return a new environment's agents, their spaces, and if it masks actions.
+        """Return a new environment's agents, their spaces, and whether it masks actions.
 
         Raises:
             EnvFailure: The environment failed.
@@ -199,12 +199,12 @@ class ParallelInstance:
         Raises:
             EnvFailure: The environment failed, or returned an invalid result.
         """
-        seen, infos = _reset(self._env, seed)
+        observations, infos = _reset(self._env, seed)
         self._buffers.rewards[:] = 0
         self._buffers.terminals[:] = self._buffers.truncations[:] = False
         self._done = set()
-        self._check(seen)
-        self._write(seen, infos)
+        self._check(observations)
+        self._write(observations, infos)
         self._over = False
 
     def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
@@ -218,30 +218,30 @@ class ParallelInstance:
             return []
         previous = set(self._env.agents)
         acting = previous - self._done
-        chosen = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
+        actions_by_agent = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
         try:
-            result = self._env.step(chosen)
+            result = self._env.step(actions_by_agent)
         except KeyError as error:
             self._raise_explained(error)
             raise
-        seen, rewards, terminations, truncations, infos = _by_agent("step", result)
+        observations, rewards, terminations, truncations, infos = _check_results("step", result)
         present = set(self._env.agents)
         self._done -= present - previous  # agents that return
-        seen = {agent: each for agent, each in seen.items() if agent not in self._done}
+        observations = {a: each for a, each in observations.items() if a not in self._done}
         buffers = self._buffers
         reported: list[EpisodeInfo] = []
         for i, agent in enumerate(self._agents):
-            counts = agent in rewards and (agent in acting or agent in seen)
+            counts = agent in rewards and (agent in acting or agent in observations)
             what = f"a reward for agent {agent}"
             buffers.rewards[i] = one_number(rewards[agent], what) if counts else 0
             terminated = one_flag(terminations.get(agent), f"terminated for agent {agent}")
             cut = one_flag(truncations.get(agent), f"truncated for agent {agent}")
             buffers.terminals[i], buffers.truncations[i] = terminated, cut
-            left = agent in acting and agent not in seen and agent not in present
+            left = agent in acting and agent not in observations and agent not in present
             if terminated or cut or left:
                 self._done.add(agent)
-        self._check(seen)
-        self._write(seen, infos)
+        self._check(observations)
+        self._write(observations, infos)
         for index in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
             info = as_info(infos.get(self._agents[index]))
             if metrics := mean_metrics(
@@ -251,7 +251,7 @@ class ParallelInstance:
         self._over = present <= self._done
         return reported
 
-    def _check(self, seen: Mapping[Any, Any]) -> None:
+    def _check(self, observations: Mapping[Any, Any]) -> None:
         """Raise an error for present agents without an observation, and for unknown agents.
 
         Raises:
@@ -261,7 +261,7 @@ class ParallelInstance:
         for agent in present.difference(self._agents):
             what = f"has agent {agent} in its agents, which isn't in possible_agents"
             raise EnvFailure(what, "", None, "list all agents there may be in possible_agents")
-        if missing := present - self._done - seen.keys():
+        if missing := present - self._done - observations.keys():
             first = min(missing, key=self._agents.index)
             what = f"returned no observation for agent {first}, which is in its agents"
             hint = "return one for each agent that acts next, or take the agent out of agents"
@@ -293,17 +293,18 @@ class ParallelInstance:
         raise UserError(f"{self._name}: it can't be drawn: it has no render()", RENDER_HINT)
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the parallel environment of this instance."""
         self._env.close()
 
-    def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+    def _write(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """Write the rows of present agents (observations and masks) and of absent ones."""
         buffers = self._buffers
         masked = self._spaces.masked
         for i, agent in enumerate(self._agents):
-            buffers.present[i] = is_present = agent in seen
+            buffers.present[i] = is_present = agent in observations
             if is_present:
-                self._writers[i](seen[agent][OBSERVATION_KEY] if masked else seen[agent])
+                observation = observations[agent]
+                self._writers[i](observation[OBSERVATION_KEY] if masked else observation)
             else:
                 buffers.observations[i] = 0
                 buffers.terminals[i], buffers.truncations[i] = True, False
@@ -312,12 +313,12 @@ class ParallelInstance:
             if buffers.terminals[i] or buffers.truncations[i]:  # the agent doesn't act
                 buffers.legal[i] = 1
                 continue
-            mask = as_info((seen if masked else infos).get(agent)).get(MASK_KEY)
+            mask = as_info((observations if masked else infos).get(agent)).get(MASK_KEY)
             try:
                 self._masks.write(mask, buffers.legal[i])
             except EnvFailure as failure:
                 raise EnvFailure(
-                    "failed", f"agent {agent} {failure.what}", None, failure.hint
+                    "failed", f"agent {agent} {failure.event}", None, failure.hint
                 ) from None
 
 
@@ -329,11 +330,18 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
     """
     with raising_failure("failed in reset"):
         result = env.reset() if seed is None else env.reset(seed=seed)
-    return _by_agent("reset", result)
+    return _check_results("reset", result)
 
 
-def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
-    """Check the dictionaries by agent that ``step`` or ``reset`` returned. Returns {} for None.
+def _check_results(method: str, result: Any) -> list[Mapping[Any, Any]]:
+    """Check that a parallel environment's ``step`` or ``reset`` returned the expected dicts.
+
+    Args:
+        method: ``step`` or ``reset``.
+        result: The returned tuple. Each value is a dict with an entry per agent.
+
+    Returns:
+        The dicts, with {} for None.
 
     Raises:
         EnvFailure: There are too few or too many values, or one isn't a dict.

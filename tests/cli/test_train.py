@@ -16,7 +16,7 @@ from puffer_mlx import checkpoint, config
 from puffer_mlx.cli.stopping import NOTHING_SAVED, NOTHING_TO_TRAIN
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.config.notes import best_score
-from puffer_mlx.display.run_view import PHASES, duration, format_count
+from puffer_mlx.display.run_view import PHASES, format_count, format_duration
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.signals import STOPPING_MESSAGE
 
@@ -295,4 +295,4 @@ def test_numbers_and_times_are_short():
     numbers |= {10**9: "1.0B", 5e15: "5000.0T", -1500: "-1.5K"}
     assert {number: format_count(number) for number in numbers} == numbers
     times = {0.99: "0s", 59.9: "59s", 60: "1m 0s", 3723: "1h 2m 3s", 1e7: "115d 17h 46m 40s"}
-    assert {seconds: duration(seconds) for seconds in times} == times
+    assert {seconds: format_duration(seconds) for seconds in times} == times

@@ -20,7 +20,7 @@ from puffer_mlx.check.gpu.tools import (
     trainer,
 )
 from puffer_mlx.display.run_view import MISC_PHASES, WAIT_PHASES
-from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Timeline
 from puffer_mlx.training.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -49,7 +49,7 @@ def recorded(run: Trainer, epochs: int) -> dict[str, Any]:
     """Return a timeline of the epochs after the next one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        run.profiler.trace = Trace(path, run.epoch + 1, epochs)
+        run.profiler.timeline = Timeline(path, run.epoch + 1, epochs)
         for _ in range(epochs + 2):
             run.step()
         run.profiler.close()

@@ -30,9 +30,9 @@ def metal(monkeypatch):
 
 def train(captured: MetalCapture, calls: list[str], first: int, epochs: int) -> None:
     for epoch in range(first, first + epochs):
-        captured.begin(epoch)
+        captured.begin_epoch(epoch)
         calls.append(f"epoch {epoch}")
-        if captured.end():
+        if captured.end_epoch():
             calls.append("done")
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from puffer_mlx.profiling.phases import PROFILE_EVERY, WAIT_PHASES, PhaseTimer, Profiler
-from puffer_mlx.profiling.timeline import Trace
+from puffer_mlx.profiling.timeline import Timeline
 
 
 class Clock:
@@ -25,29 +25,29 @@ def clock():
 
 
 @pytest.fixture
-def lane(clock):
+def timer(clock):
     return PhaseTimer("row", clock=clock)
 
 
-def charge(lane: PhaseTimer, clock: Clock, **seconds: float) -> None:
+def charge(timer: PhaseTimer, clock: Clock, **seconds: float) -> None:
     for phase, duration in seconds.items():
         clock.now += duration
-        lane.lap(phase)
+        timer.lap(phase)
 
 
-def test_a_lap_is_the_time_since_the_previous_one(lane, clock):
+def test_a_lap_is_the_time_since_the_previous_one(timer, clock):
     clock.now += 100
-    lane.start()
-    charge(lane, clock, eval_act=2, eval_env=3)
-    charge(lane, clock, eval_act=4)
-    assert lane.flush() == {"eval_act": 6, "eval_env": 3}
-    assert lane.flush() == {"eval_act": 0, "eval_env": 0}  # a phase stays known
+    timer.start()
+    charge(timer, clock, eval_act=2, eval_env=3)
+    charge(timer, clock, eval_act=4)
+    assert timer.flush() == {"eval_act": 6, "eval_env": 3}
+    assert timer.flush() == {"eval_act": 0, "eval_env": 0}  # a phase stays known
     clock.now += 7
-    lane.lap("eval_idle")
-    assert lane.flush() == {"eval_act": 0, "eval_env": 0, "eval_idle": 7}
+    timer.lap("eval_idle")
+    assert timer.flush() == {"eval_act": 0, "eval_env": 0, "eval_idle": 7}
 
 
-def test_phases_add_up_after_random_calls(lane, clock):
+def test_phases_add_up_after_random_calls(timer, clock):
     """No phase is negative."""
     rng = random.Random(0)
     phases = ["train_a", "train_b", "train_c", "train_misc", *WAIT_PHASES]
@@ -56,11 +56,11 @@ def test_phases_add_up_after_random_calls(lane, clock):
     for _ in range(3000):
         what = rng.randrange(10)
         if what == 0:
-            lane.apply_profiled_shares(profiled=rng.random() < 0.3)
+            timer.apply_profiled_fractions(profiled=rng.random() < 0.3)
         elif what == 1:
-            lane.split("train_b", {"train_b": rng.random(), "train_d": rng.random()})
+            timer.split("train_b", {"train_b": rng.random(), "train_d": rng.random()})
         elif what == 2:
-            seconds = lane.flush()
+            seconds = timer.flush()
             assert min(seconds.values(), default=0) >= -1e-9
             assert sum(seconds.values()) == pytest.approx(whole - taken, abs=1e-6)
             taken = whole
@@ -70,17 +70,17 @@ def test_phases_add_up_after_random_calls(lane, clock):
             duration = rng.random()
             clock.now += duration
             whole += duration
-            lane.lap(rng.choice(phases))
+            timer.lap(rng.choice(phases))
     assert sum(total.values()) == pytest.approx(taken, abs=1e-6) and taken > 900
     assert min(total[name] for name in WAIT_PHASES) > 50 and total["train_d"] > 10
 
 
-def test_the_profiled_epochs_shares_divide_the_following_ones(lane, clock):
+def test_the_profiled_epochs_shares_divide_the_following_ones(timer, clock):
     def epoch(profiled: bool, **seconds: float) -> dict[str, float]:
-        lane.start()
-        charge(lane, clock, train_wait=5, **seconds)
-        lane.apply_profiled_shares(profiled)
-        return lane.flush()
+        timer.start()
+        charge(timer, clock, train_wait=5, **seconds)
+        timer.apply_profiled_fractions(profiled)
+        return timer.flush()
 
     assert epoch(False, train_misc=7) == {"train_wait": 5, "train_misc": 7}
     measured = {"train_gather": 4, "train_forward": 8, "train_misc": 4}
@@ -91,14 +91,14 @@ def test_the_profiled_epochs_shares_divide_the_following_ones(lane, clock):
     assert epoch(False, train_misc=9)["train_misc"] == pytest.approx(6)
 
 
-def test_split_divides_a_phase_since_the_last_flush(lane, clock):
-    charge(lane, clock, eval_act=1)
-    assert lane.flush() == {"eval_act": 1}
-    charge(lane, clock, eval_act=8)
-    lane.split("eval_act", {"eval_act": 30, "eval_sample": 10})
-    assert lane.flush() == {"eval_act": 6, "eval_sample": 2}
-    charge(lane, clock, eval_act=4)
-    assert lane.flush() == {"eval_act": 3, "eval_sample": 1}
+def test_split_divides_a_phase_since_the_last_flush(timer, clock):
+    charge(timer, clock, eval_act=1)
+    assert timer.flush() == {"eval_act": 1}
+    charge(timer, clock, eval_act=8)
+    timer.split("eval_act", {"eval_act": 30, "eval_sample": 10})
+    assert timer.flush() == {"eval_act": 6, "eval_sample": 2}
+    charge(timer, clock, eval_act=4)
+    assert timer.flush() == {"eval_act": 3, "eval_sample": 1}
 
 
 EPOCHS = range(2 * PROFILE_EVERY + 2)
@@ -119,7 +119,7 @@ def test_some_epochs_are_profiled(clock, epochs, seconds, delay, expected):
     profiled = []
     for epoch in epochs:
         clock.now += seconds
-        profiler.begin(epoch)
+        profiler.begin_epoch(epoch)
         profiled += [epoch] if profiler.should_profile(epoch) else []
     assert profiled == expected
 
@@ -132,31 +132,31 @@ def test_a_disabled_profiler_reports_no_phases(clock):
 
 
 def test_flushing_in_another_thread_loses_no_time():
-    lane = PhaseTimer("row")
-    lane.start()
-    began = lane._last
+    timer = PhaseTimer("row")
+    timer.start()
+    began = timer._last
 
     def collect() -> None:
         for _ in range(20_000):
-            lane.lap("eval_act")
-            lane.lap("eval_env")
+            timer.lap("eval_act")
+            timer.lap("eval_env")
 
     total = 0.0
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(collect)
         while not job.done():
-            total += sum(lane.flush().values())
-    total += sum(lane.flush().values())
-    assert total == pytest.approx(lane._last - began, abs=1e-6)
+            total += sum(timer.flush().values())
+    total += sum(timer.flush().values())
+    assert total == pytest.approx(timer._last - began, abs=1e-6)
 
 
-# ---- feeding a trace -----------------------------------------------------------------------------
+# ---- feeding a timeline --------------------------------------------------------------------------
 
 
 def test_closing_writes_the_trace_of_a_run_that_ends_early(clock, tmp_path):
     profiler = Profiler(clock=clock)
-    profiler.trace = Trace(tmp_path / "t.json", first=0, epochs=100, clock=clock)
-    profiler.begin(0)
-    assert not profiler.trace.path.exists()
+    profiler.timeline = Timeline(tmp_path / "t.json", first=0, epochs=100, clock=clock)
+    profiler.begin_epoch(0)
+    assert not profiler.timeline.path.exists()
     profiler.close()
-    assert profiler.trace.path.exists() and profiler.train.trace is None
+    assert profiler.timeline.path.exists() and profiler.train.timeline is None

@@ -122,11 +122,11 @@ def test_take_last_returns_the_last_observations_since_the_previous_call():
         rows = started(env)
         for _ in range(5):
             step(env, rows)
-        assert len(env.take_final_observations().rows) == 0
+        assert len(env.take_final_observations().steps) == 0
         for _ in range(10):
             step(env, rows)
         last = env.take_final_observations()
-        assert last.rows.tolist() == [5, 5, 10, 10] and last.agents.tolist() == [1, 3, 1, 3]
+        assert last.steps.tolist() == [5, 5, 10, 10] and last.agents.tolist() == [1, 3, 1, 3]
         expected = [[5, 2], [5, 2], [5, 3], [5, 3]]
         np.testing.assert_allclose(env.raw(last.observations), expected, rtol=1e-5)
         assert abs(last.observations).max() < 5  # they are normalized

@@ -176,7 +176,7 @@ def test_auto_backend_is_async_for_slow_steps(round_trips, agents, cores, expect
     [
         ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised version"),
         (Walks, {"mode": "Disabled"}, r"\"autoreset_mode\"\] is Disabled"),
-        (lambda num_envs: Walks(3), {}, "with num_envs=1 it made a Walks of 3"),
+        (lambda num_envs: Walks(3), {}, "with num_envs=1 its constructor made a Walks of 3"),
     ],
 )
 def test_missing_vectorized_form_is_reported(factory, env: dict, message: str):
@@ -293,7 +293,7 @@ def test_gymnasium_must_be_supported(version: str, message: str, monkeypatch):
 
 def test_vectorized_form_needs_a_newer_gymnasium(monkeypatch):
     monkeypatch.setattr(gymnasium, "__version__", "0.29.1")
-    refused(r"but Gymnasium 0\.29\.1 has none that", CARTPOLE, backend="vector")
+    refused(r"but Gymnasium 0\.29\.1 has no vectorised versions that", CARTPOLE, backend="vector")
 
 
 # ---- The probe -----------------------------------------------------------------------------------

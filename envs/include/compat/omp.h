@@ -4,7 +4,7 @@
 #ifndef PUFFER_OMP_H
 #define PUFFER_OMP_H
 
-#pragma GCC system_header
+#pragma GCC system_header  // without warnings, as in the real omp.h
 
 #include <time.h>
 

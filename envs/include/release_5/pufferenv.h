@@ -1,5 +1,5 @@
-// The contract between an environment of PufferLib 5.0 and the batch stepper, with upstream's names.
-// vecenv.h is the contract of 4.0; the stepper is the same.
+// The contract between an environment of PufferLib 5.0 and the stepper (envs/src). Names are
+// upstream's. vecenv.h is the contract of 4.0; the stepper is the same.
 //
 // An environment is a folder NAME with one header, NAME.h:
 //
@@ -35,11 +35,11 @@
 //     PUF_STEPS_PER_SEC n      speed of a window, by default 60
 //     MY_STATE_PLAIN, MY_STATE, MY_OBS_FULL, MY_OBS_SHAPE    ours, as in vecenv.h
 //
-// Differences from upstream: an environment whose code doesn't mention action_mask has no masks. The
-// policy gets bf16 observations as float32, exactly. A failed assertion, exit and abort end the run
-// with a message, not the process. For rand, rand_r, data files and raylib see vecenv.h. In self-play
-// the rows keep the order of agents: opponents' rows are not moved after the learner's. Without
-// self-play the learner plays every agent, whatever its `policy`.
+// Differences from upstream: an environment whose code doesn't mention action_mask has no masks.
+// The policy gets bf16 observations as float32, exactly. A failed assertion, exit and abort end the
+// run with a message, not the process. For rand, rand_r, data files and raylib see vecenv.h. In
+// self-play the rows keep the order of agents: opponents' rows are not moved after the learner's.
+// Without self-play the learner plays every agent, whatever its `policy`.
 
 #ifndef PUFFER_ENV_H
 #define PUFFER_ENV_H

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from puffer_mlx.display.run_view import duration, format_count
+from puffer_mlx.display.run_view import format_count, format_duration
 from puffer_mlx.sweep.engine.driver import ActiveRun
 from puffer_mlx.sweep.engine.study import (
     ERROR,
@@ -130,11 +130,11 @@ class SweepProgress:
         if held_out:
             texts.append(f"{held_out} held-out seeds remaining")
         remaining += held_out
-        texts.append(f"{duration(sum(costs))} of training")
+        texts.append(f"{format_duration(sum(costs))} of training")
         if costs and remaining:
             recent = costs[-20:]
             estimate = remaining * sum(recent) / len(recent) / max(1, self._slots)
-            texts.append(f"about {duration(estimate)} left")
+            texts.append(f"about {format_duration(estimate)} left")
         for each in active:
             score = f" {each.newest.score:.4g}" if each.newest else ""
             texts.append(f"run {study.ordinal(each.run)}{score}")

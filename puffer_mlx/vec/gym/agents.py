@@ -13,11 +13,11 @@ from puffer_mlx.vec.env_failures import (
     all_flags,
     all_numbers,
     as_info,
-    drawing_hint,
     failure_of,
     one_flag,
     one_number,
     raising_failure,
+    rendering_hint,
     result_failure,
 )
 from puffer_mlx.vec.episodes import scalar_metrics
@@ -84,7 +84,7 @@ class GymInstance:
             failure := result_failure("step", result)
         ):
             raise failure
-        seen, reward, terminated, truncated, info = result
+        observation, reward, terminated, truncated, info = result
         # Check the usual types inline: calls would slow down cheap environments.
         self._rewards[0] = reward if type(reward) is float else one_number(reward, "a reward")
         if type(terminated) is not bool:
@@ -95,22 +95,22 @@ class GymInstance:
         if type(info) is not dict:
             info = as_info(info)
         if not (terminated or truncated):
-            self._show(seen, info)
+            self._write_all(observation, info)
             return ()
         if self._final_observations:
             self._over = True
-            self._write(seen)
+            self._write(observation)
             self._legal[:] = 1  # the next action is ignored
         else:
             self._begin()
         return [EpisodeInfo(0, metrics)] if (metrics := scalar_metrics(info)) else ()
 
     def render(self) -> Any:
-        """Return a picture of the environment."""
+        """Return a picture of this instance's environment."""
         return render_env(self._name, self._env)
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the environment of this instance."""
         self._env.close()
 
     def _begin(self, **keywords: Any) -> None:
@@ -118,10 +118,11 @@ class GymInstance:
             result = self._env.reset(**keywords)
         if failure := result_failure("reset", result):
             raise failure
-        self._show(result[0], as_info(result[1]))
+        self._write_all(result[0], as_info(result[1]))
 
-    def _show(self, seen: Any, info: Mapping[str, Any]) -> None:
-        self._write(seen)
+    def _write_all(self, observation: Any, info: Mapping[str, Any]) -> None:
+        """Write an observation and the action mask in its info into buffers."""
+        self._write(observation)
         if self._masks is not None:
             self._masks.write(info.get(MASK_KEY), self._legal[0])
 
@@ -164,13 +165,13 @@ class VectorInstance:
             result = self._env.reset(seed=seed)
         if failure := result_failure("reset", result, UNKNOWN_INDEX):
             raise failure
-        seen = result[0]
+        observations = result[0]
         infos = as_info(result[1], UNKNOWN_INDEX)
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
-        self._layout.write(seen, buffers.observations)
-        self._show_legal(infos, buffers.terminals)
+        self._layout.write(observations, buffers.observations)
+        self._write_masks(infos, buffers.terminals)
 
     def step(self, actions: Any) -> Sequence[EpisodeInfo]:
         """Step all environments of the ``VectorEnv``. Returns reports of episodes that ended.
@@ -185,20 +186,20 @@ class VectorInstance:
             raise failure_of("failed in step", error, UNKNOWN_INDEX) from error
         if failure := result_failure("step", result, UNKNOWN_INDEX):
             raise failure
-        seen, rewards, terminated, truncated, infos = result
+        observations, rewards, terminated, truncated, infos = result
         n = self.num_agents
         buffers = self._buffers
         infos = as_info(infos, UNKNOWN_INDEX)
         buffers.rewards[:] = all_numbers(rewards, "rewards", n)
         buffers.terminals[:] = all_flags(terminated, "terminated", n)
         buffers.truncations[:] = all_flags(truncated, "truncated", n)
-        self._layout.write(seen, buffers.observations)
+        self._layout.write(observations, buffers.observations)
         if not infos and self._masks is None and not self._last:
             return ()
         over = np.logical_or(buffers.terminals, buffers.truncations)
         if self._last:
-            self._show_last(infos)
-        self._show_legal(infos, over if self._final_observations else np.zeros_like(over))
+            self._write_last(infos)
+        self._write_masks(infos, over if self._final_observations else np.zeros_like(over))
         ended = infos if self._final_observations else infos.get("final_info")
         if not ended or not over.any():
             return ()
@@ -219,7 +220,7 @@ class VectorInstance:
         """Close all environments of the ``VectorEnv``."""
         self._env.close()
 
-    def _show_last(self, infos: Mapping[str, Any]) -> None:
+    def _write_last(self, infos: Mapping[str, Any]) -> None:
         """Copy the last observations of episodes that a time limit ended from infos to buffers.
 
         Raises:
@@ -227,23 +228,20 @@ class VectorInstance:
         """
         buffers = self._buffers
         for index in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
-            seen = (
-                _info_of({FINAL_OBSERVATION_KEY: infos[FINAL_OBSERVATION_KEY]}, index).get(
-                    FINAL_OBSERVATION_KEY
-                )
-                if FINAL_OBSERVATION_KEY in infos
-                else None
-            )
-            if seen is None:
+            last = None
+            if FINAL_OBSERVATION_KEY in infos:
+                only_last = {FINAL_OBSERVATION_KEY: infos[FINAL_OBSERVATION_KEY]}
+                last = _info_of(only_last, index).get(FINAL_OBSERVATION_KEY)
+            if last is None:
                 what = (
                     "truncated an episode without its last observation,"
                     f' infos["{FINAL_OBSERVATION_KEY}"]'
                 )
                 hint = "add it, as SAME_STEP requires; or set --train.bootstrap-truncated 0"
                 raise EnvFailure(what, "", UNKNOWN_INDEX, hint)
-            self._last[index](seen)
+            self._last[index](last)
 
-    def _show_legal(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
+    def _write_masks(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
         """Write action masks into buffers; after an episode's last observation all are legal."""
         if self._masks is None:
             return
@@ -267,7 +265,7 @@ def render_env(name: str, env: Any) -> Any:
     except gymnasium().error.DependencyNotInstalled as error:
         raise UserError(f"{name} can't be drawn: {error}", "install the package") from None
     except ENV_EXCEPTIONS as error:
-        if hint := drawing_hint(error):
+        if hint := rendering_hint(error):
             raise UserError(f"{name} can't be drawn: {error}", hint) from None
         raise
 

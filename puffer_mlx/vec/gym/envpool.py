@@ -49,10 +49,10 @@ _DRAWING_SECONDS = 60.0
 
 
 def import_envpool() -> Any:
-    """Return the package.
+    """Import EnvPool and return its module.
 
     Raises:
-        UserError: It isn't installed.
+        UserError: EnvPool isn't installed.
     """
     if importlib.util.find_spec("envpool") is None:
         raise UserError("EnvPool isn't installed", "pip install 'puffer-mlx[envpool]'")
@@ -87,10 +87,12 @@ def find_envpool(task: str) -> Callable[..., Any]:
 
 @dataclass
 class EnvPoolFactory(GymFactory):
-    """Makes pools of EnvPool's environments; arguments and attributes as of ``GymFactory``.
+    """Make pools of EnvPool's environments.
+
+    Arguments and attributes that aren't listed here are those of ``GymFactory``.
 
     Args:
-        threads: Threads of a pool, at most.
+        threads: Maximum number of threads of a pool.
     """
 
     threads: int = 1
@@ -111,7 +113,8 @@ class EnvPoolFactory(GymFactory):
         """Make a pool of one environment to find its spaces: see ``EnvFactory.probe``.
 
         Raises:
-            UserError: The backend is ``sync`` or ``async``, or as ``EnvFactory.probe``.
+            UserError: The backend is ``sync`` or ``async``, or for the reasons of
+                ``EnvFactory.probe``.
         """
         if backend not in ("auto", "vector"):
             raise UserError(
@@ -124,7 +127,7 @@ class EnvPoolFactory(GymFactory):
         """Return a new pool of ``count`` environments.
 
         Raises:
-            UserError: It can't be made, or can't be drawn although ``render`` is set.
+            UserError: The pool can't be made, or ``render`` is set and it can't be rendered.
         """
         if self.render:
             _try_to_draw(self.name, self.name.removeprefix(ENVPOOL_PREFIX))
@@ -148,18 +151,18 @@ class EnvPoolFactory(GymFactory):
         return env.reset()
 
     def as_instance(self, env: Any, buffers: Buffers) -> VectorInstance:
-        """Return a pool as an instance."""
+        """Wrap a pool as an instance that writes into buffers."""
         return _PoolInstance(self, env, buffers)
 
     def argument_names(self) -> list[str]:
-        """Return the names of the arguments that a user can set."""
+        """Return the names of the arguments of EnvPool's environment that a user can set."""
         task = self.name.removeprefix(ENVPOOL_PREFIX)
         keys = import_envpool().make_spec(task)._config_keys
         return [key for key in keys if key not in (*_RESERVED, "base_path", "env_seed")]
 
 
 class _PoolInstance(VectorInstance):
-    """A pool, whose agents write their rows; makes a new pool for a new seed."""
+    """Step a pool of EnvPool and write its agents' observations into buffers."""
 
     bookkeeping = _BOOKKEEPING
 

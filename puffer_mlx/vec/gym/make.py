@@ -46,7 +46,8 @@ class GymFactory(EnvFactory):
     takes ``num_envs``, a ``gymnasium.vector.VectorEnv``.
 
     Args:
-        final_observations: True if an episode's last observation shall have a separate row.
+        final_observations: True to give an episode's last observation a separate row (``VecEnv``)
+            if the environment allows it.
         wrap: Section [wrap]: Gymnasium's wrappers around each environment.
         total: Number of environments that will be made, to check the memory of their observations.
 
@@ -64,6 +65,7 @@ class GymFactory(EnvFactory):
 
     def __post_init__(self) -> None:
         gymnasium()
+        # The requested value: _apply sets final_observations to what the environment does.
         self._final_observations_wanted = self.final_observations
         if isinstance(self.constructor, str):
             self._check_wrappers()
@@ -83,7 +85,7 @@ class GymFactory(EnvFactory):
         """Return a new Gymnasium environment, or a ``VectorEnv`` of ``count`` environments."""
         if self.vectorised:
             return self.vector(count or 1)
-        return self.single(number, seed - number)
+        return self.single(number, seed - number)  # environment i has seed + i
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
         """Return the observation space and the action space of one environment."""
@@ -92,13 +94,13 @@ class GymFactory(EnvFactory):
         return env.observation_space, env.action_space
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return a new environment's spaces, and if its first reset contains an action mask.
+        """Return a new environment's spaces, and whether its first reset returned an action mask.
 
         Raises:
             EnvFailure: The environment failed.
         """
         index = UNKNOWN_INDEX if self.vectorised else None
-        next_step = _has_final_rows(self.name, env) if self.vectorised else True
+        next_step = _begins_in_next_step(self.name, env) if self.vectorised else True
         spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
         with raising_failure("failed in reset", index):
@@ -123,7 +125,7 @@ class GymFactory(EnvFactory):
 
     def _key(self) -> Any:
         key = super()._key()
-        return key and (*key, astuple(self.wrap), self.channels)
+        return None if key is None else (*key, astuple(self.wrap), self.channels)
 
     def _identity(self) -> Any:
         return self.constructor if self.specification is None else self.specification
@@ -153,7 +155,7 @@ class GymFactory(EnvFactory):
                 env = wrapping.make(self.specification, **arguments)
             else:
                 env = self.constructor(**self.arguments())
-            gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
+            gym = gymnasium()  # in Gymnasium 0.29 VectorEnv is a subclass of Env
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
                 self._check_wrappers()
                 self._refuse_spaces(env)
@@ -161,8 +163,8 @@ class GymFactory(EnvFactory):
         close_if_possible(env)
         hint = "a function that makes a gymnasium.vector.VectorEnv must take num_envs"
         if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
-            old = any(kind.__module__.partition(".")[0] == "gym" for kind in type(env).__mro__)
-            hint = SUCCESSOR if old else "derive it from gymnasium.Env"
+            packages = {kind.__module__.partition(".")[0] for kind in type(env).__mro__}
+            hint = SUCCESSOR if "gym" in packages else "derive it from gymnasium.Env"
         raise wrong_env_class(self.name, env, "gymnasium.Env", hint)
 
     def _check_wrappers(self) -> None:
@@ -190,18 +192,19 @@ class GymFactory(EnvFactory):
         if isinstance(env, gymnasium().vector.VectorEnv) and size == num_envs:
             return env
         raise UserError(
-            f"{self.name}: with num_envs={num_envs} it made a {type(env).__qualname__}"
+            f"{self.name}: with num_envs={num_envs} its constructor made a {type(env).__qualname__}"
             + (f" of {size}" if size is not None else ""),
-            "with num_envs=n it must return a gymnasium.vector.VectorEnv of n environments",
+            "for num_envs=n return a gymnasium.vector.VectorEnv of n environments",
         )
 
     def vectorised_version(self) -> tuple[str, str]:
-        """Return the name of the environment's vectorised version, and a reason not to use it.
+        """Return the vectorised version of the environment as a text, and a reason not to use it.
 
-        The reason is "" if the version can be used.
+        One of the two is "": the reason if the version can be used, else the text.
         """
         if not has_vectorised_versions():
-            return "", f"Gymnasium {gymnasium().__version__} has none that report episode ends"
+            version = gymnasium().__version__
+            return "", f"Gymnasium {version} has no vectorised versions that report episode ends"
         constructor: Any = self.constructor
         if isinstance(constructor, str):
             specification = self.specification
@@ -211,14 +214,14 @@ class GymFactory(EnvFactory):
                 return "", "its vectorised version can't be wrapped"
             with self.reporting_failures():
                 constructor = _load_entry_point(specification.vector_entry_point)
-        taken = parameters(constructor)
-        if "num_envs" not in taken and not isinstance(self.constructor, str):
+        accepted = parameters(constructor)
+        if "num_envs" not in accepted and not isinstance(self.constructor, str):
             return "", "it doesn't take num_envs"
         if keys := wrapping.changed_keys(self.wrap):
             return "", f"its vectorised version can't be wrapped (wrap.{', wrap.'.join(keys)})"
-        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             for key in self.arguments():
-                if key not in taken:
+                if key not in accepted:
                     return "", f"its vectorised version takes no {key!r}"
         name = getattr(constructor, "__name__", type(constructor).__name__)
         return f"{name}, its vectorised version", ""
@@ -231,7 +234,7 @@ class GymFactory(EnvFactory):
 
     @contextmanager
     def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Convert exceptions while an environment is made to ``UserError``, also Gymnasium's."""
+        """Convert exceptions while an environment is made, also Gymnasium's, to ``UserError``."""
         errors = gymnasium().error
         with super().reporting_failures(number, seed):
             try:
@@ -240,15 +243,15 @@ class GymFactory(EnvFactory):
             except errors.DependencyNotInstalled as error:
                 package = missing_package(f"gym:{self.constructor}")
                 hint = f"pip install '{package}'" if package else "install what is missing"
-                missing = str(error).partition(", ")[0] if package else error
-                raise UserError(f"{self.name}: {missing}", hint) from None
+                text = str(error).partition(", ")[0] if package else str(error)
+                raise UserError(f"{self.name}: {text}", hint) from None
             except errors.Error as error:  # no such environment, or an outdated one
                 raise UserError(
                     f"{self.name}: {error}", _missing_id_hint(str(self.constructor))
                 ) from None
 
     def _refuse_spaces(self, env: Any) -> None:
-        """Raise an error for an environment without spaces, or if observations exceed the memory.
+        """Raise an error for an environment without spaces, or with too large observations.
 
         Gymnasium would allocate an array of all observations before other checks.
         """
@@ -259,7 +262,7 @@ class GymFactory(EnvFactory):
         refuse_large_observations(self.name, env.observation_space, self.total)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return this factory's fields for pickling, with a constructor that processes can load."""
+        """Return this factory's fields, with a constructor that other processes can unpickle."""
         state = dict(self.__dict__)
         if self.specification is None:
             return {**state, "constructor": LazyConstructor(self.constructor)}
@@ -327,17 +330,19 @@ def declared_metadata(constructor: Any) -> dict[str, Any]:
 
 
 def _load_entry_point(entry_point: Any) -> Any:
-    """Return the function or class of a Gymnasium entry point, or import it by its name."""
+    """Return the function or class of a Gymnasium entry point, imported if it is given by name."""
     from gymnasium.envs.registration import load_env_creator
 
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
-def _has_final_rows(name: str, vector: Any) -> bool:
-    """Return True if a vector environment returns last observations in a separate step.
+def _begins_in_next_step(name: str, vector: Any) -> bool:
+    """Return True if a vector environment begins an episode in the step after the last one.
+
+    False: in the same step, which replaces the last observation by the first one.
 
     Raises:
-        UserError: The environment doesn't begin the next episode, or doesn't report when.
+        UserError: The environment's metadata declare neither.
     """
     autoreset = vector.metadata.get("autoreset_mode")
     mode = getattr(autoreset, "value", autoreset)
@@ -349,22 +354,23 @@ def _has_final_rows(name: str, vector: Any) -> bool:
     )
 
 
-def _missing_id_hint(make: str) -> str:
+def _missing_id_hint(env_id: str) -> str:
     """Return a hint on a Gymnasium id that isn't registered: a similar id, or a package."""
-    near = gymnasium_id(make)
-    outdated = near.rpartition("-v")[0] == f"gym:{make}".rpartition("-v")[0]
-    if outdated and near != f"gym:{make}":
+    name = f"gym:{env_id}"
+    near = gymnasium_id(env_id)
+    other_version = near != name and near.rpartition("-v")[0] == name.rpartition("-v")[0]
+    if other_version:
         return near
-    if package := missing_package(f"gym:{make}"):
+    if package := missing_package(name):
         return f"pip install '{package}'"
-    if ":" in make:
+    if ":" in env_id:
         return "does importing that module register it?"
-    if near not in ("", f"gym:{make}"):
+    if near not in ("", name):
         return f"did you mean {near}?"
-    return f"if a package registers it, name that too: gym:PACKAGE:{make}"
+    return f"if a package registers it, name that too: gym:PACKAGE:{env_id}"
 
 
-def wrap_instance(env: Any) -> Callable[..., Any]:
+def constructor_of(env: Any) -> Callable[..., Any]:
     """Return a constructor that returns an existing environment instead of a new one.
 
     The constructor raises an error while the environment is in use.
@@ -375,7 +381,9 @@ def wrap_instance(env: Any) -> Callable[..., Any]:
     name = type(env.unwrapped).__name__
     in_use: list[Any] = []
 
-    class Existing(gymnasium().Wrapper):
+    class Reusable(gymnasium().Wrapper):
+        """Wrapper whose ``close`` makes the environment available again instead of closing it."""
+
         def close(self) -> None:
             if self in in_use:
                 in_use.remove(self)
@@ -392,7 +400,7 @@ def wrap_instance(env: Any) -> Callable[..., Any]:
                 f"{name} can't be drawn: its render_mode is {env.render_mode}",
                 f'make it with render_mode="{render_mode}"',
             )
-        in_use.append(Existing(env))
+        in_use.append(Reusable(env))
         return in_use[0]
 
     return make

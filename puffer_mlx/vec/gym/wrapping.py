@@ -42,10 +42,8 @@ _VECTOR_DEFAULTS = {  # arguments of ale-py's vectorised environment, with their
     "life_loss_info": False,
     "reward_clipping": True,
 }
-_FIXED_ARGUMENTS = {
-    "maxpool": True,
-    "life_loss_info": False,
-}  # arguments that Gymnasium's wrappers support
+# The only values of these arguments that Gymnasium's wrappers support.
+_FIXED_ARGUMENTS = {"maxpool": True, "life_loss_info": False}
 ATARI_PRESET = {  # wrap.preset = atari, as arguments of ale-py's vectorised environment
     **{key: value for key, value in _VECTOR_DEFAULTS.items() if key != "life_loss_info"},
     "frameskip": 4,
@@ -142,7 +140,7 @@ def _with_channel(env: Any, *_: Any) -> Any:
     """Add a channel dimension to an environment's images, if they are (height, width)."""
     shape = env.observation_space.shape
     return (
-        _with_image_shape(env, (*shape, 1), lambda seen: seen[..., None])
+        _with_image_shape(env, (*shape, 1), lambda image: image[..., None])
         if len(shape) == 2
         else env
     )
@@ -171,9 +169,9 @@ def _with_image_shape(env: Any, shape: tuple[int, ...], show: Callable[[Any], An
     return TransformObservation(env, show, space)
 
 
-_WRAPPERS: dict[
-    tuple[str, ...], Callable[[Any, Wrap, Any, ImageOf], Any]
-] = {  # by keys, innermost first
+_ApplyWrapper = Callable[[Any, Wrap, Any, ImageOf], Any]
+# Keys of [wrap] that request a wrapper -> function that applies it; innermost first.
+_WRAPPERS: dict[tuple[str, ...], _ApplyWrapper] = {
     ("preset",): _with_atari_preset,
     ("sticky_actions",): lambda env, wrap, of, _: of.StickyAction(env, wrap.sticky_actions),
     ("max_episode_steps",): lambda env, wrap, of, _: of.TimeLimit(env, wrap.max_episode_steps),
@@ -227,9 +225,10 @@ def _atari_game(specification: Any, arguments: dict[str, Any]) -> Any:
                 f"{specification.id}: env.{key} {options[key]} needs the vectorised environment",
                 f"leave it out ({value}), or use vec.backend = vector, which can't be rendered",
             )
-    others = {key: value for key, value in arguments.items() if key not in _VECTOR_DEFAULTS}
-    skip = others.pop("frameskip", specification.kwargs.get("frameskip", 4))
-    return preprocess_game(gymnasium.make(specification, frameskip=1, **others), options, skip)
+    game_arguments = {key: value for key, value in arguments.items() if key not in _VECTOR_DEFAULTS}
+    skip = game_arguments.pop("frameskip", specification.kwargs.get("frameskip", 4))
+    game = gymnasium.make(specification, frameskip=1, **game_arguments)
+    return preprocess_game(game, options, skip)
 
 
 def preprocess_game(game: Any, options: dict[str, Any], skip: int) -> Any:

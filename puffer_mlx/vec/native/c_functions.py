@@ -31,7 +31,8 @@ INTERRUPT_TIMEOUT_MS = 500  # timeout of a step in progress after an interrupt
 IN_PROGRESS = -1
 ENDED = -2
 
-_abandoned_objects: list[Any] = []  # objects that C threads without end may still access
+# Objects that a C thread may still access, because its step doesn't end.
+_abandoned_objects: list[Any] = []
 
 
 class Span(ctypes.Structure):
@@ -71,7 +72,9 @@ _TYPES = {
     "S": ctypes.POINTER(ctypes.c_char_p),
     "K": ctypes.POINTER(Keywords),
 }
-_FUNCTIONS = {  # (result, arguments); "pppp" are rows, "pz" the buffer of a message
+# Name of a function without "puffer_" -> letters of ``_TYPES``: the result, then the arguments.
+# "pppp" are the four arrays of ``Rows``; "pz" is a buffer for a message, and its size.
+_FUNCTIONS = {
     "create": "piiiuKKpipz",
     "environments": "ip",
     "seats": "ippp",
@@ -163,12 +166,12 @@ def text_of_parameter(value: Any) -> str:
 
 
 def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
-    """Call a C function that writes the keys and values of an environment's log. Returns them.
+    """Call a C function that writes an environment's log. Returns its values by key.
 
     Args:
         name: Name of the environment, for messages.
         function: Function of the library.
-        arguments: First arguments of the function.
+        arguments: Arguments of the function before the buffers of keys and values.
 
     Raises:
         UserError: The log has more than 256 keys.
@@ -184,7 +187,7 @@ def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
 
 
 def row_shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of n agents' observations, of their rewards and terminals, and masks."""
+    """Return three shapes for n agents: of observations, of rewards and terminals, and of masks."""
     return (n, spec.observation_size), (n,), (n, spec.mask_size)
 
 
@@ -235,8 +238,8 @@ def address(
         kind = f"{array.dtype} {array.shape}"
         kind += "" if array.flags.c_contiguous else ", not C-contiguous"
         kind += "" if array.flags.writeable else ", read-only"
-    wanted = "writable and C-contiguous" if written else "C-contiguous"
-    raise ValueError(f"{what}: expected {dtype} {shape}, {wanted}; found {kind}")
+    requirement = "writable and C-contiguous" if written else "C-contiguous"
+    raise ValueError(f"{what}: expected {dtype} {shape}, {requirement}; found {kind}")
 
 
 class OpenHandle:
@@ -289,14 +292,14 @@ class OpenHandle:
                 pass
         except BaseException:
             self._interrupted = True
-            self._library.puffer_stop(self._address)  # C code doesn't call the policy any more
+            self._library.puffer_stop(self._address)  # from here on C doesn't call the policy
             call(*arguments, INTERRUPT_TIMEOUT_MS)
             raise
         if result == ENDED:
-            raise self.ended()
+            raise self.ended_error()
         return result
 
-    def ended(self) -> UserError:
+    def ended_error(self) -> UserError:
         """Return the exception for environments that can't step any more after exit or abort."""
         text = ctypes.create_string_buffer(TEXT_BYTES)
         self._library.puffer_ended(self._address, text, len(text))
@@ -309,11 +312,11 @@ class OpenHandle:
         if not address:
             return
         close = self._library.puffer_close
-        result = IN_PROGRESS
+        result = IN_PROGRESS  # also if a signal handler raises an exception below
         self._library.puffer_stop(address)
         try:
-            while not self._interrupted and (result := close(address, POLL_MS)) == IN_PROGRESS:
-                pass
+            while not self._interrupted and result == IN_PROGRESS:
+                result = close(address, POLL_MS)
         finally:
             if result == IN_PROGRESS and close(address, INTERRUPT_TIMEOUT_MS) == IN_PROGRESS:
                 self._library.puffer_abandon(address)
@@ -327,5 +330,6 @@ def abandon(holder: Any, name: str) -> None:
     Prints a warning.
     """
     _abandoned_objects.append(holder)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # even when the interpreter clears modules
+    # One reference more, because the interpreter clears modules when it exits.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))
     print(f"puffer_mlx: {name}: a step doesn't end; its memory isn't freed", file=sys.stderr)

@@ -10,11 +10,11 @@ from puffer_mlx.system.compiler import OBJECT, compile_shared, source_files
 from puffer_mlx.vec.native.raylib import INSTALL_HINT, find_raylib
 from puffer_mlx.vec.native.sources import (
     Requirements,
-    contract_folders,
     environment_files,
     environments_folder,
     find_requirements,
     include_folders,
+    our_header_folders,
     repository_folder,
 )
 
@@ -31,10 +31,8 @@ _FLAGS = [
     "-lm",
 ]
 _COMPILE_FLAGS = [flag for flag in _FLAGS if flag != "-lm"]
-_FLAG_DEPENDENT_SOURCES = (
-    "host.c",
-    "vec.c",
-)  # sources of the stepper that depend on an environment's flags
+# Sources in envs/src that depend on an environment's flags.
+_FLAG_DEPENDENT_SOURCES = ("host.c", "vec.c")
 _KNOWN_ERRORS = (  # (compiler's message, explanation, hint)
     (
         r"pufferenv\.h",
@@ -113,7 +111,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
 
 
 def compiled_unit(folder: Path | str) -> Path:
-    """Return the C file of an environment that the compiler gets, besides the stepper's files.
+    """Return the C file of an environment to compile, in addition to the files in envs/src.
 
     Raises:
         UserError: The folder isn't an environment.
@@ -124,7 +122,7 @@ def compiled_unit(folder: Path | str) -> Path:
 
 
 def environment_flags(folder: Path | str, requirements: Requirements | None = None) -> list[str]:
-    """Return the compiler and linker flags for a C environment and the stepper.
+    """Return the compiler and linker flags for a C environment and the files in envs/src.
 
     Args:
         folder: Folder of the environment.
@@ -138,7 +136,7 @@ def environment_flags(folder: Path | str, requirements: Requirements | None = No
         flags.append(_text_macro("PUFFER_HEADER", folder / f"{folder.name}.h"))
     else:
         flags.append("-DNDEBUG")
-    flags += [f"-I{path}" for path in contract_folders(folder)]
+    flags += [f"-I{path}" for path in our_header_folders(folder)]
     flags += ["-DPUFFER_MASKS"] if requirements.masks else []
     flags += ["-DPUFFER_RAND"] if requirements.random else []
     flags += ["-fopenmp"] if requirements.openmp else [f"-I{include / 'compat'}"]
@@ -184,7 +182,7 @@ def _missing_file_error(error: UserError, folder: Path) -> UserError | None:
 
 
 def _explained_error(error: UserError, requirements: Requirements, folder: Path) -> UserError:
-    """Return the compiler's error with an explanation and a hint, if the cause is known."""
+    """Return a compiler's error with its cause and a hint; unchanged if the cause is unknown."""
     message = error.message.replace("\u2018", "'").replace("\u2019", "'")
     for pattern, meaning, hint in _KNOWN_ERRORS:
         if re.search(pattern, message):

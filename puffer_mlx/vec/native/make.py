@@ -49,7 +49,7 @@ def open_environment(folder: Path | str) -> ctypes.CDLL:
 
 
 def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
-    """Return the observations and actions of one agent, read from an environment's library."""
+    """Read one agent's observations and actions (``EnvSpec``) from an environment's library."""
     name = Path(folder).resolve().name
     source = f"{name}.h" if folder_release(folder) == "5.0" else "binding.c"
     count = library.puffer_spec(None, 0)

@@ -65,14 +65,17 @@ def find_raylib(folders: Iterable[Path] = ()) -> Raylib | None:
             raise UserError(
                 f"{PATH_VARIABLE} is {path}, where there is no raylib: include/raylib.h and"
                 f" lib/libraylib{_LIBRARY_SUFFIX} or .a",
-                f"correct it, unset it, or set {PATH_VARIABLE}=none to do without windows",
+                f"correct it, unset it, or set {PATH_VARIABLE}=none to use no raylib",
             )
         return raylib
     unpacked = (path for folder in folders for path in sorted(folder.glob("raylib*")))
-    for prefix in (*unpacked, *map(Path, _SYSTEM_PREFIXES)):
-        if prefix == Path(_SYSTEM_PREFIXES[0]) and (packaged := _from_pkg_config()):
-            return packaged
+    for prefix in unpacked:
         if raylib := _in_prefix(prefix):
+            return raylib
+    if raylib := _from_pkg_config():
+        return raylib
+    for prefix in _SYSTEM_PREFIXES:
+        if raylib := _in_prefix(Path(prefix)):
             return raylib
     return None
 
@@ -86,18 +89,20 @@ def _in_prefix(prefix: Path) -> Raylib | None:
 
 
 def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
+    """Return the raylib with its header in ``include`` and a library in one of ``folders``."""
     header = include / "raylib.h"
     if not header.is_file():
         return None
     names = [f"libraylib{suffix}" for suffix in (_LIBRARY_SUFFIX, ".a")]
     for library in (folder / name for name in names for folder in folders):
         if library.is_file():
-            number = _VERSION.search(header.read_text(errors="replace"))
-            return Raylib(number[1] if number else "of unknown version", header, library)
+            match = _VERSION.search(header.read_text(errors="replace"))
+            return Raylib(match[1] if match else "of unknown version", header, library)
     return None
 
 
 def _from_pkg_config() -> Raylib | None:
+    """Return the raylib that ``pkg-config`` knows, or None."""
     folders = []
     for variable in ("includedir", "libdir"):
         try:
@@ -109,4 +114,5 @@ def _from_pkg_config() -> Raylib | None:
         if done.returncode or not done.stdout.strip():
             return None
         folders.append(Path(done.stdout.strip()))
-    return _in_folders(folders[0], folders[1:])
+    include, library_folder = folders
+    return _in_folders(include, [library_folder])

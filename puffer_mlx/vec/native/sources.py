@@ -18,15 +18,19 @@ from puffer_mlx.system.files import shipped_folder
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
 _RANDOM = re.compile(rb"\b(?:s?rand|GetRandomValue|LoadRandomSequence|SetRandomSeed)[ \t]*\(")
+# Backslash at the end of a line, which continues in the next one.
 _SPLICE = re.compile(rb"\\[ \t]*\n")
 _LITERAL = rb'"(?:\\.|[^"\\\n])*"|' + rb"'(?:\\.|[^'\\\n])*'"
 _LITERAL_OR_COMMENT = re.compile(_LITERAL + rb"|//[^\n]*|/\*.*?\*/", re.DOTALL)
-# The bracket of a macro with arguments follows its name without a space.
+# Start of a preprocessor directive. A #define includes the macro's name, and the bracket that
+# follows without a space if the macro has arguments.
 _DIRECTIVE = re.compile(rb"\s*#\s*(define\s+[\w$]+\(?)?")
 _NUMBER = rb"\.?[0-9](?:[eEpP][+-]|[\w.])*"
 _OPERATOR = rb"\.\.\.|<<=|>>=|->|\+\+|--|<<|>>|&&|\|\||##|::|[-+*/%&|^<>=!]="
 _TOKEN = re.compile(rb"%b|%b|[\w$\x80-\xff]+|%b|\S" % (_LITERAL, _NUMBER, _OPERATOR))
+# Code that uses action_mask, other than to set it to NULL.
 _MASKS = re.compile(rb"\baction_mask\b(?!\s*=\s*(?:NULL|0)\s*;)")
+# OpenMP that protects data: #pragma omp critical or atomic, or a lock.
 _PROTECTS = re.compile(
     rb"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+(?:critical|atomic)|\bomp_\w*lock\b", re.MULTILINE
 )
@@ -64,7 +68,7 @@ RESUMABLE_DIGESTS = {
 
 
 class Requirements(NamedTuple):
-    """Libraries and macros that the C files of an environment use, which decide compiler flags."""
+    """Features that a C environment uses. They decide the compiler's flags."""
 
     raylib: bool  # one of raylib's headers
     random: bool  # the random generator of the C library or of raylib
@@ -84,14 +88,14 @@ def repository_folder(folder: Path) -> Path | None:
     return next((path.parent for path in parents if path.name == "ocean"), None)
 
 
-def contract_folders(folder: Path) -> list[Path]:
-    """Return the folders with our headers for an environment's release, searched before others."""
+def our_header_folders(folder: Path) -> list[Path]:
+    """Return the include folders that puffer_mlx ships for the release of a C environment."""
     include = environments_folder() / "include"
     return [include / "release_5", include] if folder_release(folder) == "5.0" else [include]
 
 
 def include_folders(folder: Path) -> list[Path]:
-    """Return the folders in which an environment's includes are searched after our headers."""
+    """Return an environment's include folders: its folder, and folders of its repository."""
     folder = folder.resolve()
     root = repository_folder(folder)
     inside = [] if root is None else [root, root / "src", root / "vendor"]
@@ -99,30 +103,30 @@ def include_folders(folder: Path) -> list[Path]:
 
 
 def _included_files(sources: Iterable[Path], folder: Path) -> set[Path]:
-    """Return C files with their direct and indirect includes, except our headers."""
-    our_folders = [path.resolve() for path in contract_folders(folder)]
+    """Return C files with their direct and indirect includes, without ``our_header_folders``."""
+    our_folders = [path.resolve() for path in our_header_folders(folder)]
     files = {path.resolve() for path in sources}
-    unread = sorted(files)
+    remaining = sorted(files)
     search_path = include_folders(folder)
-    while unread:
-        file = unread.pop()
+    while remaining:
+        file = remaining.pop()
         for name in map(os.fsdecode, _INCLUDE.findall(file.read_bytes())):
-            headers = ((ours, (ours / name).resolve()) for ours in our_folders)
-            if any(path.is_file() and path.is_relative_to(ours) for ours, path in headers):
+            headers = ((each, (each / name).resolve()) for each in our_folders)
+            if any(path.is_file() and path.is_relative_to(each) for each, path in headers):
                 continue
             candidates = ((each / name).resolve() for each in (file.parent, *search_path))
             path = next(filter(Path.is_file, candidates), None)
             if path and path not in files:
                 files.add(path)
-                unread.append(path)
+                remaining.append(path)
     return files
 
 
 def environment_files(folder: Path | str) -> list[Path]:
     """Return a C environment's sources and headers, sorted by paths relative to its folder.
 
-    Contains all sources in the folder, and their direct and indirect includes also from other
-    folders, but not the stepper's files.
+    Contains all sources in the folder and their direct and indirect includes, also from other
+    folders, but not the headers and sources that puffer_mlx adds.
     """
     folder = Path(folder).resolve()
     files = _included_files(source_files(folder), folder)
@@ -183,13 +187,13 @@ def find_requirements(folder: Path | str) -> Requirements:
         UserError: The folder isn't an environment.
     """
     folder = Path(folder).resolve()
-    version = folder_release(folder)
+    release = folder_release(folder)
     main = main_source(folder)
     texts = [path.read_bytes() for path in _included_files([main] if main else [], folder)]
     included = {os.fsdecode(name) for text in texts for name in _INCLUDE.findall(text)}
     return Requirements(
-        raylib=version == "5.0" or bool(included & _RAYLIB),  # pufferenv.h includes it
+        raylib=release == "5.0" or bool(included & _RAYLIB),  # pufferenv.h includes it
         random=any(_RANDOM.search(text) for text in texts),
         openmp=any(_PROTECTS.search(text) for text in texts),
-        masks=version == "5.0" and any(_MASKS.search(without_comments(text)) for text in texts),
+        masks=release == "5.0" and any(_MASKS.search(without_comments(text)) for text in texts),
     )

@@ -89,8 +89,8 @@ class NativeVec:
         name = Path(folder).resolve().name
         version = folder_release(folder)
         self.spec = read_spec(folder, self._library)
-        seen = self.spec.observation_size * self.spec.observation_dtype.itemsize
-        refuse_large_step(self.spec, total_agents, seen + self.spec.mask_size)
+        observation_bytes = self.spec.observation_size * self.spec.observation_dtype.itemsize
+        refuse_large_step(self.spec, total_agents, observation_bytes + self.spec.mask_size)
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
@@ -107,9 +107,8 @@ class NativeVec:
             file=file,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
-        passed = (
-            dict(env) if version == "5.0" else float_values(env)
-        )  # parameters for the environments
+        # Parameters for the environments: 4.0 passes only numbers.
+        passed = dict(env) if version == "5.0" else float_values(env)
         read = set(passed) - unused
         common = ENV_OF_5 if version == "5.0" else {}  # few environments read these
         self.unused = [key for key in env if key not in read and env[key] != common.get(key)]
@@ -150,7 +149,7 @@ class NativeVec:
         """
         rows_at = row_addresses(out, self.spec, self._reset_shapes)
         if self._library.puffer_reset(self._handle.address(), *rows_at):
-            raise self._handle.ended()
+            raise self._handle.ended_error()
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """Begin one environment step of a group of agents and return at once.
@@ -259,7 +258,7 @@ class NativeVec:
         return read_means(self.spec.name, self._library.puffer_log, self._handle.address())
 
     def episodes(self) -> list[dict[str, float]]:
-        """Return mean metrics of ended episodes by environment.
+        """Return mean metrics of the episodes that ended since the last call, by environment.
 
         If this is called after every step, the records of environments with one agent are single
         episodes.
