@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, step_agrees, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, make_step_on_gpu, step_agrees
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
@@ -94,7 +94,9 @@ def choose_acting(
     collects = isinstance(environments, CollectsRollouts)
     if collects and device == mx.cpu and in_float32 and (actor := make_actor(policy, assignment)):
         return ActingInC(actor, timer)
-    kernel = step_on_gpu(policy) if in_float32 and not on_cpu and agents >= MIN_ARRAY_SIZE else None
+    kernel = (
+        make_step_on_gpu(policy) if in_float32 and not on_cpu and agents >= MIN_ARRAY_SIZE else None
+    )
     if kernel is not None and step_agrees(policy, kernel, agents):
         return ActingInKernel(kernel, streams, timer, assignment)
     shards = one_shard_per_group if on_cpu else few_shards

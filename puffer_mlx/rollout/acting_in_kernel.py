@@ -58,7 +58,7 @@ class ActingInKernel:
         self._timer = timer
         self._assignment = assignment
         self._blocks: dict[int, list[PolicyBlocks]] = {}  # of each shard, by number of shards
-        self._packed = WeightCache(kernel.weights)
+        self._packed = WeightCache(kernel.pack_weights)
         self.act = mx.compile(kernel.act)
 
     def collect(
@@ -83,9 +83,9 @@ class ActingInKernel:
         with building, mx.stream(stream):
             blocks = self._policy_blocks(P)
             packed = self._weights(weights)
-            shard_states = [kernel.state(*(states[g] for g in indices)) for indices in groups]
+            shard_states = [kernel.pack_states(*(states[g] for g in indices)) for indices in groups]
             shard_states = [
-                kernel.in_blocks(*each) for each in zip(shard_states, blocks, strict=True)
+                kernel.to_slots(*each) for each in zip(shard_states, blocks, strict=True)
             ]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
         mx.eval(packed, shard_states, noises)
@@ -106,8 +106,8 @@ class ActingInKernel:
         if buffer.views.logprobs[0, 0] == UNWRITTEN_LOGPROB and kernel_substitute() is None:
             raise RuntimeError("MLX copied the rollout's memory, so the chosen actions are lost")
         with building, mx.stream(stream):
-            by_rows = (kernel.by_rows(*each) for each in zip(shard_states, blocks, strict=True))
-            unpacked = (kernel.state_after(packed_state) for packed_state in by_rows)
+            by_rows = (kernel.to_rows(*each) for each in zip(shard_states, blocks, strict=True))
+            unpacked = (kernel.unpack_state(packed_state) for packed_state in by_rows)
             after = [each for state in unpacked for each in split_states(state, Q // P)]
         mx.eval(after)
         timer.lap("eval_env")
@@ -119,14 +119,14 @@ class ActingInKernel:
             return [None] * shards
         if shards not in self._blocks:
             policies = np.split(self._assignment.policy, shards)
-            agents = self._kernel.block(len(policies[0]))
+            agents = self._kernel.agents_per_block(len(policies[0]))
             self._blocks[shards] = [blocks_of_agents(each, agents) for each in policies]
         return self._blocks[shards]
 
     def _weights(self, weights: Any) -> mx.array:
         """Return the weights of all policies in the kernel's layout, cached per policy."""
         if self._assignment is None:
-            return self._kernel.weights(weights)
+            return self._kernel.pack_weights(weights)
         each = self._packed(weights)
         return pack_arrays(each)[0].reshape(len(each), -1)
 

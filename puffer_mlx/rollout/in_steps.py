@@ -59,15 +59,15 @@ class RolloutInSteps:
         """Return the precision of the weights with which a policy acts for n agents."""
         return self.acting_precision
 
-    def weights(self, weights: Any, n: int) -> Any:
+    def pack_weights(self, weights: Any, n: int) -> Any:
         """Return a policy's weights unchanged, as ``launch`` takes them."""
         return weights
 
-    def state(self, *groups: State) -> State:
+    def pack_states(self, *groups: State) -> State:
         """Concatenate the recurrent states of groups of agents, for ``launch``."""
         return concat_states([*groups], range(len(groups)))
 
-    def state_after(self, states: State) -> State:
+    def unpack_state(self, states: State) -> State:
         """Return the recurrent states of all agents, which ``launch`` returned, unchanged."""
         return states
 
@@ -194,7 +194,7 @@ class RolloutInSteps:
             HEADS=spec.action.heads,
             LEGAL=legal,
             WORDS=words,
-            LARGE=int(self.game.large),
+            LARGE=int(self.game.exceeds_registers),
             THREADS=BLOCK_THREADS,
         )
         return [games, *rows, *([] if mask is None else [masks])]

@@ -398,7 +398,7 @@ class RolloutsOnGPU:
         T = buffer.horizon
         stream = self._streams()[0]
         with building, mx.stream(stream):
-            packed = self._packed_states if states is self._after else kernel.state(*states)
+            packed = self._packed_states if states is self._after else kernel.pack_states(*states)
             structs = environments.structs
         inputs = weights, packed, noise, structs, buffer.first
         if not self.steps:
@@ -478,7 +478,7 @@ class RolloutsOnGPU:
             The rollout's fields that aren't None, each group's states, and the last actions.
         """
         rollout = join_rollouts(launches)
-        after = split_states(self._kernel.state_after(rollout.states), groups)
+        after = split_states(self._kernel.unpack_state(rollout.states), groups)
         fields = {name: field for name, field in rollout._asdict().items() if field is not None}
         return fields, after, _last_row(rollout.actions)
 
@@ -491,7 +491,7 @@ class RolloutsOnGPU:
             The launch's results, the last environment outputs, and sums of logs.
         """
         game = self._kernel.game
-        packed = self._kernel.weights(weights, noise.shape[1])
+        packed = self._kernel.pack_weights(weights, noise.shape[1])
         launched = self._kernel.launch(len(noise), packed, states, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
         masks = None if launched.masks is None else _last_row(launched.masks)
