@@ -46,7 +46,7 @@ MAX_HIDDEN = 256  # largest H; for larger H MLX is faster
 AGENTS_PER_THREAD = 4  # a thread computes one channel of 4 agents; R in the kernels
 BLOCK_SIZES = (16, 8, 4)  # possible numbers of agents per block
 MIN_BLOCKS = 128  # blocks that keep the cores of a large GPU busy
-MIN_CHUNK = 128  # least elements of an observation that a block reads at a time
+MIN_CHUNK = 128  # elements that a block reads of a longer observation at a time; H if larger
 
 
 class ActingSizes(NamedTuple):

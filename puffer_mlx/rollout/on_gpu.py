@@ -239,7 +239,7 @@ class BufferOnGPU:
         fields: Arrays that training reads, by name. Masks may be None, final_observations is.
     """
 
-    last_rows = None
+    final_observation_rows = None
 
     def __init__(
         self,
@@ -302,18 +302,18 @@ class BufferOnGPU:
         self.last = last
         self._observations = fields["observations"]
 
-    def carry(self, row: int = -1) -> dict[str, mx.array]:
-        """Return the environment outputs after the last action, by field.
+    def env_outputs(self, row: int = -1) -> dict[str, mx.array]:
+        """Return what the environments wrote before or after a rollout, by field.
 
         Args:
-            row: 0 for the outputs before the first action instead.
+            row: 0 for the outputs before the first action, otherwise those after the last action.
         """
         outputs = (self.last if row else self.first)._asdict()
         return {name: array for name, array in outputs.items() if array is not None}
 
-    def restore(self, carry: dict[str, mx.array]) -> None:
-        """Begin the next rollout with environment outputs from ``carry``."""
-        self.last = EnvOutputs(**{"masks": None, **carry})
+    def restore(self, outputs: dict[str, mx.array]) -> None:
+        """Begin the next rollout with the result of ``env_outputs``."""
+        self.last = EnvOutputs(**{"masks": None, **outputs})
 
 
 class RolloutsOnGPU:

@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, one_shard_per_group, shards_for_gpu
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
 from puffer_mlx.rollout.policy_assignment import (
     PolicyAssignment,
@@ -135,7 +135,7 @@ def check_rows(game: Game) -> None:
 
 @pytest.mark.parametrize(
     ("name", "network", "parts"),
-    [("connect4_two", "MinGRU", one_shard_per_group), ("target", "MLP", few_shards)],
+    [("connect4_two", "MinGRU", one_shard_per_group), ("target", "MLP", shards_for_gpu)],
 )
 def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
     game = Game(name, network, groups=4)
