@@ -56,20 +56,20 @@ def on_gpu() -> Iterator[None]:
             assert (train.rollout_device, train.overlap) == ("gpu-kernel", False)
         return rolling_out_there(given, *others)
 
-    with mock.patch.object(trainer, "place", place), emulated_gpu() as gpu:
+    with mock.patch.object(trainer, "choose_placement", place), emulated_gpu() as gpu:
         yield
     assert any(name.startswith("rollout_") for name in gpu.names)
 
 
 @contextlib.contextmanager
 def one_without_muon() -> Iterator[None]:
-    """Emulate two GPUs; Muon's kernel fails on the last rank's."""
+    """Emulate a GPU for each rank, on which Muon's kernel fails on the last rank."""
     verifying = {
         "uses_gpu_kernels": lambda: implementation.backend() != "cpu",
-        "machine": lambda: "emulated",
+        "describe_machine": lambda: "emulated",
         "cache_directory": lambda: Path(f"cache{RANK}").absolute(),
     }
-    with mock.patch.object(trainer, "place", rolling_out_there), emulated_gpu() as gpu:
+    with mock.patch.object(trainer, "choose_placement", rolling_out_there), emulated_gpu() as gpu:
         real = type(gpu).__call__
 
         def call(self, name, **given):

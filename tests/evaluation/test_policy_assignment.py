@@ -122,7 +122,7 @@ def test_environments_of_release_4_know_their_tag_if_they_ask_for_it():
     def change(folder: Path) -> None:
         header = folder / "connect4_two.h"
         edit(header, "    int mover;", "    int tag, boundary_reached;\n    int mover;")
-        shown = "    show_turn(env);\n}\n\n// The end"
+        shown = "    show_turn(env);\n}\n\n// End a game"
         edit(header, shown, "    env->observations[0] = env->observations[126] = env->tag;" + shown)
         edit(folder / "binding.c", "#define Env", "#define MY_USES_TAGS\n#define Env")
 

@@ -79,8 +79,8 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
         )
 
     def plain(weights, observations, state, noise, mask, terminals):
-        keep = policy.not_done(terminals)
-        *rows, state = policy.act(weights, observations, state, noise, mask, keep)
+        not_done = policy.not_done(terminals)
+        *rows, state = policy.act(weights, observations, state, noise, mask, not_done)
         return mx.concatenate([rows[0].T, *(row[None] for row in rows[1:])]), state
 
     results, states = steps(mx.Device(mx.gpu), kernel)
@@ -114,16 +114,16 @@ def _several_apart(policy: Policy, masked: bool) -> float:
     seen = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
     ends = (rng.random(S) < 0.2).astype(np.float32)
 
-    def launch(weights: mx.array, crews: PolicyBlocks | None) -> list[np.ndarray]:
+    def launch(weights: mx.array, blocks: PolicyBlocks | None) -> list[np.ndarray]:
         state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
         observations, mask = (None if a is None else mx.array(a) for a in seen)
         noise, terminals = policy.distribution.noise(mx.random.key(1), (S,)), mx.array(ends)
         written = [mx.zeros((S, action.heads)), mx.zeros(S), mx.zeros(S)]
         mx.eval(written, observations, noise, terminals)
-        states = step.to_slots(step.pack_states(state), crews)
+        states = step.to_slots(step.pack_states(state), blocks)
         arguments: list[Any] = [weights, states, noise, observations, mask, terminals, *written]
-        after = step.act(*arguments, obs_copy=None, block_rows=crews and crews.block_rows)
-        state = step.unpack_state(step.to_rows(after, crews))
+        after = step.act(*arguments, obs_copy=None, block_rows=blocks and blocks.block_rows)
+        state = step.unpack_state(step.to_rows(after, blocks))
         mx.eval(state)
         return [np.array(array) for array in (*written, *(own for _, own in named_arrays(state)))]
 

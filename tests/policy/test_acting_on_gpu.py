@@ -78,9 +78,9 @@ class Case:
 
     def expected(self) -> list[np.ndarray]:
         """Return the same results by MLX."""
-        keep = self.policy.not_done(mx.array(self.terminals))
+        not_done = self.policy.not_done(mx.array(self.terminals))
         mask = None if self.mask is None else mx.array(self.mask)
-        arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, keep
+        arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, not_done
         *rows, state = self.policy.act(self.weights, *arrays)
         return [np.array(row) for row in rows] + [np.array(array) for _, array in named(state)]
 
