@@ -96,7 +96,7 @@ def leaky(x, layer, first, not_done=None):
     else:
         not_done = mx.ones(x.shape[:2]) if not_done is None else not_done
         states, _ = _layer(x, weight, first, not_done)  # type: ignore
-    if len(states) == 1:  # as in ``policy/networks/gru``
+    if len(states) == 1:  # one view of it: see ``lstm`` in policy/networks/lstm
         last = states.squeeze(0)
         states = last[None]
     else:

@@ -138,14 +138,14 @@ def _recurrence_vjp(primals, cotangents, outputs):
 
 
 def gru(
-    x: mx.array, layer: Weights, first: mx.array | None, not_done: NotDone = None
+    x: mx.array, layer: Weights, h0: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute one GRU layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: Weights weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: Initial state (S, H), float32; None for zeros.
+        h0: Initial state (S, H), float32; None for zeros.
         not_done: (T, S) float32, factors that multiply the state at the start of each step; None
             for 1.
 
@@ -155,14 +155,14 @@ def gru(
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
-    first = default_on_cpu(first, 0, (S, H))
+    h0 = default_on_cpu(h0, 0, (S, H))
     if FORWARD.choose() is None:
         plain = in_float32(gru_reference, stay=(0, 1))
-        first = mx.zeros((S, H)) if first is None else first
-        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, not_done)
+        h0 = mx.zeros((S, H)) if h0 is None else h0
+        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], h0, not_done)
     else:
         not_done = default_on_cpu(not_done, 1, (T, S))
-        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, not_done)  # type: ignore
+        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], h0, not_done)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
     return out.astype(z.dtype), mx.stop_gradient(last)
 

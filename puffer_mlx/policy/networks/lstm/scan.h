@@ -66,6 +66,7 @@ inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Ar
   expect_lstm(z, weight_hh, h0, c0, not_done);
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_forward(T, S, H, in, to); };
+  // The gates may take the memory of z.
   return call("LSTM", kernel, {z, weight_hh, h0, c0, not_done}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
 }
 
@@ -77,6 +78,7 @@ inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, con
   int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
   expect_shapes("lstm", {{h, {T, S, H}}, {c, {T, S, H}}, {dh, {T, S, H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_backward(T, S, H, in, to); };
+  // dz may take the memory of the gates.
   return call("LSTMGradient", kernel, {gates, weight_hh, c0, not_done, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
 }
 
