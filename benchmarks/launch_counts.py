@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import few_shards
+from puffer_mlx.rollout.acting_in_mlx import shards_for_gpu
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.rollout.acting import choose_acting
@@ -212,7 +212,7 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
         acting.collect(buffer, still, *replaced(inputs, graphs.computed))  # type: ignore
     rows = {}
     for name, records in counter.launches_by_step.items():
-        runs = ACTING_STEPS * few_shards(Q) if name == "act" else 1
+        runs = ACTING_STEPS * shards_for_gpu(Q) if name == "act" else 1
         each = {key: n / runs for key, n in _sum(records).most_common()}
         maybe = {key: n / runs for key, n in _sum(records, "maybe").items()}
         if each:

@@ -42,7 +42,7 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     """Collect a rollout of T steps of N agents. Returns the recurrent state after the last step."""
     buffer.begin(buffer)  # copy row T of the previous rollout to row 0
     for t in range(buffer.horizon):
-        row = buffer.shards(1)[t][0]
+        row = buffer.step_arrays(1)[t][0]
         observations = row.observations
         not_done = policy.not_done(row.terminals)
         actions, logprobs, values, state = act(

@@ -22,7 +22,7 @@ BLANK = {
 
 
 def of_python(text: str) -> int:
-    """Lines with a token that is neither a comment nor a docstring's."""
+    """Return the number of lines of Python with more than comments and docstrings."""
     strings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, DEFINING) and ast.get_docstring(node, clean=False) is not None:
@@ -35,7 +35,7 @@ def of_python(text: str) -> int:
 
 
 def of_c(text: str) -> int:
-    """Lines with something beside a comment."""
+    """Return the number of lines of C with more than comments."""
     text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
     return sum(bool(re.sub(r"//.*", "", line).strip()) for line in text.splitlines())
 

@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def starts_no_process(request):
-    """A fast test starts compilers, whose work is kept for the next time, and little else."""
+    """Fail a fast test if it starts a process other than compilers, whose output is cached."""
     if request.node.get_closest_marker("fast") is None:
         yield
         return
@@ -88,20 +88,20 @@ def starts_no_process(request):
 
 @pytest.fixture(scope="module", autouse=True)
 def what_is_there_stays():
-    """No collection of garbage, also those of tests, walks what was imported before again."""
+    """Exclude everything that is imported so far from garbage collection, to save time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
-    """The folder of upstream's recorded results: see tests/data/README.md."""
+    """Return the folder of upstream's recorded results: see tests/data/README.md."""
     return Path(__file__).parent / "data" / "upstream"
 
 
 @pytest.fixture(params=["fused", "pure"])
 def path(request, monkeypatch):
-    """Both ways to compute a fused operation on a CPU: the extension, and plain MLX."""
+    """Run a test with both implementations of operations on a CPU: the extension, plain MLX."""
     if request.param == "pure":
         monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     elif cpu_extension.load_extension() is None:
@@ -111,7 +111,7 @@ def path(request, monkeypatch):
 
 @pytest.fixture
 def extension():
-    """The CPU extension, its threads afterwards as they were."""
+    """Return the CPU extension, and restore its number of threads afterwards."""
     module = cpu_extension.load_extension()
     if module is None:
         pytest.skip("the extension can't be built here")
@@ -121,7 +121,7 @@ def extension():
 
 @pytest.fixture(params=["split", "whole", "MLX's", "pure"])
 def products(request, monkeypatch):
-    """The ways to multiply matrices on a CPU, for tests in which products matter.
+    """Run a test with each implementation of matrix products on a CPU.
 
     The extension's, in rows on its threads (OpenBLAS: Linux) or by one call (Accelerate: a Mac);
     MLX's beside the extension, where that has no BLAS; and plain MLX.
@@ -147,14 +147,15 @@ def uncompiled():
 
 
 @pytest.fixture
-def told(here, monkeypatch):
-    """A function that returns the records of tests/tracking/faulty's planted tracker."""
+def tracked_records(here, monkeypatch):
+    """Return a function that returns the records of the tracker in tests/tracking/faulty."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "tracking" / "faulty"))
-    monkeypatch.setenv("TRACKER_TOLD", str(here / "told"))
+    records = here / "tracked_records"
+    monkeypatch.setenv("TRACKER_RECORDS", str(records))
     monkeypatch.setattr(tracked_run, "QUIET_WAIT", 30)  # no line about waiting on a busy machine
 
     def lines():
-        text = (here / "told").read_text() if (here / "told").exists() else ""
+        text = records.read_text() if records.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 
     return lines
@@ -180,7 +181,7 @@ def permissions() -> Iterator[None]:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory. Modules that a test imports from it are forgotten."""
+    """Change to an empty working directory. Modules imported from it are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = {*sys.modules}
@@ -192,7 +193,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def shipped_configs(tmp_path, monkeypatch):
-    """A copy of the package's files, whose layers a test may rewrite; it takes their place."""
+    """Replace the package's configuration files by a copy that a test may change."""
     copy = tmp_path / "package" / "configs"
     shutil.copytree(shipped_folder("configs"), copy)
     monkeypatch.setattr("puffer_mlx.config.finding.shipped_folder", copy.with_name)
@@ -201,7 +202,7 @@ def shipped_configs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def script():
-    """scripts/train.py in this process, and nothing of it left behind."""
+    """Return the module of scripts/train.py, to run in this process; restore changes afterwards."""
     device = mx.default_device()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield train
@@ -212,7 +213,7 @@ def script():
 
 @pytest.fixture
 def scripts():
-    """The modules behind scripts/, by name, to be run in this process: ``scripts("export")``."""
+    """Return a function of a name that returns the module of scripts/NAME.py, to run here."""
     from running import cli  # not before its assertions are rewritten
 
     device = mx.default_device()

@@ -6,7 +6,9 @@ from typing import Any
 
 
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Few of the axes' combinations, that have all pairs of two axes' values; always the same ones.
+    """Return few combinations of values that contain each pair of values of any two axes.
+
+    The result is always the same. Example:
 
     pytest.mark.parametrize(("network", "masked", "dtype"), pairs(NETWORKS, [False, True], DTYPES))
     """

@@ -101,7 +101,7 @@ def imported_again() -> None:
 
 
 def trained(edit: Edit) -> tuple[str, list[str]]:
-    """A hash of the weights, and the kernels of a GPU's graph."""
+    """Return a hash of trained weights, and the kernels of a GPU's graph."""
     import mlx.core as mx
     import numpy as np
 
@@ -117,7 +117,7 @@ def trained(edit: Edit) -> tuple[str, list[str]]:
 
 
 def kernels(spec, config) -> list[str]:
-    """Names of the kernels that a minibatch of puffer4 launches; nothing is computed."""
+    """Return the names of the kernels that a minibatch of puffer4 would launch."""
     import mlx.core as mx
 
     advantage, choose, loss, find, configured, Minibatch, Targets, Coefficients, building_for = (
@@ -165,7 +165,7 @@ def run(edit: Edit) -> tuple[str, list[str], list[str]]:
 
 
 def main(folder: Path) -> None:
-    """Each edit after the package as it is, once for each kind of run."""
+    """Run the package as it is once for each kind of run, then with each edit."""
     sys.path.insert(0, str(folder))
     import_module("puffer_mlx")  # before MLX: then the extension multiplies matrices
     whole: dict[str, tuple] = {}

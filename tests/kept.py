@@ -52,7 +52,7 @@ def compile_program(
     depends: Iterable[Path] = (),
     include: Sequence[Path] = (),
 ) -> Path:
-    """A program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
+    """Compile a program, and cache it as ``compile_shared`` caches libraries. Returns its path."""
     kind = Kind("", ())
     return compile_shared(name, sources, flags, compiler, depends, include, kind=kind)
 
@@ -65,7 +65,7 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 def _contents(folder: Path) -> str:
-    """A hash of the names and bytes of a folder's files."""
+    """Return a hash of the names and bytes of all files in a folder."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()

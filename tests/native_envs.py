@@ -81,7 +81,7 @@ def assert_match_log(log: dict[str, float], results: np.ndarray, lengths: np.nda
 
 
 def part(rows: Rows, first: int, end: int) -> Rows:
-    """Rows first..end-1."""
+    """Return the rows ``first`` to ``end`` - 1 of each array."""
     masks = None if rows.masks is None else rows.masks[first:end]
     return Rows(
         rows.observations[first:end], rows.rewards[first:end], rows.terminals[first:end], masks
@@ -118,7 +118,7 @@ class Stepper:
 
 
 def rand_r(state: int) -> tuple[int, int]:
-    """POSIX's generator as environments have it: the next state, and a number."""
+    """Return the next state of POSIX's generator ``rand_r``, and a random number."""
     value = 0
     for bits in 11, 10, 10:
         state = (state * 1103515245 + 12345) % 2**32
@@ -127,7 +127,7 @@ def rand_r(state: int) -> tuple[int, int]:
 
 
 def legal_actions(stepper: Stepper, rng: np.random.Generator) -> np.ndarray:
-    """Random ones that the masks allow."""
+    """Return random actions that the masks allow."""
     vec, masks = stepper.vec, stepper.rows.masks
     actions = random_actions(vec, vec.num_agents, rng)
     if masks is not None:
@@ -145,7 +145,7 @@ DRAWS = {  # what draws the target: upstream's own, the C library's, raylib's
 
 
 def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
-    """A copy of squared that draws otherwise."""
+    """Return a copy of the environment squared with another random number generator."""
     shutil.copytree(find_environment("squared"), folder)
     edit(folder / "squared.h", "rand_r(&env->rng)", draw)
     edit(folder / "squared.h", "#include <stdbool.h>", DRAWS.get(draw, "") + "#include <stdbool.h>")
@@ -156,7 +156,7 @@ def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
 
 
 def bot_of(name: str, word: str = "choose") -> Any:
-    """A function, or a value, of an environment's scripted player."""
+    """Return a function or a value of an environment's scripted player."""
     return runpy.run_path(str(folder_of(name) / "bot.py"))[word]
 
 

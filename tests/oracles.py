@@ -51,7 +51,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e-6) -> Array:
-    """Central differences of a scalar function by a float64 array, which it reads in place."""
+    """Return central differences of a scalar function by a float64 array, changed in place."""
     gradient = np.zeros_like(x)
     for i in np.ndindex(x.shape):
         kept = x[i]
@@ -68,7 +68,13 @@ def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e
 
 
 def advantages(rows, hyper, form):
-    """Values, rewards, terminals, ratios, each (T, N); gamma, lambda, both clips -> (T, N)."""
+    """Return the advantages (T, N) of a rollout.
+
+    Args:
+        rows: Values, rewards, terminals and ratios, (T, N) each.
+        hyper: gamma, lambda, and the clips of rho and c.
+        form: "V" for V-trace, otherwise PufferLib 4.0's variant of it.
+    """
     v, r, d, w = map(f64, rows)
     gamma, gae_lambda, rho_clip, c_clip = hyper
     T, N = v.shape
@@ -88,14 +94,14 @@ def advantages(rows, hyper, form):
 
 
 def probabilities(adv, alpha):
-    """(T, N) -> (N,)."""
+    """Return the agents' probabilities (N,) of being drawn, by their advantages (T, N)."""
     weight = np.abs(f64(adv)).sum(axis=0) ** alpha
     weight[~np.isfinite(weight)] = 0
     return (weight + 1e-6) / (weight.sum() + 1e-6)
 
 
 def draw(p, uniforms):
-    """The smallest k with cdf[k] >= u, the last row if none, one by one."""
+    """Return for each uniform number u the smallest k with cdf[k] >= u, or the last k."""
     cdf = np.cumsum(f64(p))
     hits = [np.flatnonzero(cdf >= u) for u in f64(uniforms)]
     return np.array([hit[0] if hit.size else len(cdf) - 1 for hit in hits])
@@ -113,9 +119,13 @@ def sigmoid(x):
 
 
 def mingru(x, weight, first, terminals=None):
-    """x (T, S, H), weight (3H, H), first (S, H) -> outputs (T, S, H), states (T, S, H).
+    """Return a MinGRU layer's outputs and states, (T, S, H) each.
 
-    A terminal (T, S) arrives with a step's input, and the state is zero before it.
+    Args:
+        x: (T, S, H), inputs.
+        weight: (3H, H).
+        first: (S, H), initial state.
+        terminals: (T, S), above 0 to set the state to 0 before a step; None for none.
     """
     H = x.shape[-1]
     out, states, state = np.zeros_like(x), np.zeros_like(x), first
@@ -132,7 +142,7 @@ def mingru(x, weight, first, terminals=None):
 
 
 def policy(weights, observations, first=None):
-    """Observations (T, S, D) -> logits (T, S, A), values (T, S); weights in float64."""
+    """Return a policy's logits (T, S, A) and values (T, S) for observations (T, S, D)."""
     S = observations.shape[1]
     h = f64(observations) @ weights["encoder"]["weight"].T
     for layer in weights["network"]:
@@ -143,7 +153,17 @@ def policy(weights, observations, first=None):
 
 
 def carried_policy(weights, observations, firsts, terminals):
-    """As ``policy``, with a first state (S, H) and the last one of each layer; terminals (T, S)."""
+    """Return logits, values and last states of a policy that begins with given states.
+
+    Args:
+        weights: Weights of the policy, float64.
+        observations: (T, S, D).
+        firsts: Initial state (S, H) of each layer.
+        terminals: (T, S), above 0 to set the state to 0 before a step.
+
+    Returns:
+        Logits (T, S, A), values (T, S), and a list of each layer's last state (S, H).
+    """
     h, lasts = f64(observations) @ weights["encoder"]["weight"].T, []
     for layer, first in zip(weights["network"], firsts, strict=True):
         h, states = mingru(h, layer["weight"], first, terminals)
@@ -153,7 +173,7 @@ def carried_policy(weights, observations, firsts, terminals):
 
 
 def head_log_probs(logits, sizes, mask=None):
-    """Logits (..., A) -> for each head log-probabilities (..., size)."""
+    """Return each head's log-probabilities (..., size) of its choices, for logits (..., A)."""
     if mask is not None:
         logits = np.where(mask != 0, logits, -1e4)
     heads = np.split(logits, np.cumsum(sizes)[:-1], axis=-1)
@@ -161,7 +181,7 @@ def head_log_probs(logits, sizes, mask=None):
 
 
 def log_prob_entropy(logits, actions, sizes, mask=None):
-    """Logits (..., A), actions (..., heads) -> joint log-probability and entropy, both (...)."""
+    """Return joint log-probability and entropy (...) of logits (..., A), actions (..., heads)."""
     logprob, entropy = 0.0, 0.0
     for head, logp in enumerate(head_log_probs(logits, sizes, mask)):
         chosen = actions[..., head : head + 1].astype(int)
@@ -174,7 +194,10 @@ def log_prob_entropy(logits, actions, sizes, mask=None):
 
 
 def ppo_loss(logprob, entropy, value, old_logprob, old_value, adv, weight, **c):
-    """Arrays of one shape; c: clip_coef, vf_coef, vf_clip_coef, ent_coef -> loss, statistics."""
+    """Return PPO's loss and its metrics, for arrays of one shape.
+
+    ``c`` contains clip_coef, vf_coef, vf_clip_coef and ent_coef.
+    """
     advn = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
     targets = old_logprob, old_value, weight * advn, old_value + adv
     return clipped_loss(logprob, entropy, value, *targets, **c)
@@ -221,7 +244,7 @@ def clipped(grads, max_norm):
 
 
 def muon(weights, grads, momentum, lr, beta, max_norm, decay=0.0):
-    """Lists of arrays -> new weights and momentum, the gradients clipped first."""
+    """Return weights (list of arrays) and momentum after a step of Muon with clipped gradients."""
     grads = clipped(grads, max_norm)
     momentum = [beta * m + g for m, g in zip(momentum, grads, strict=True)]
     after = []
@@ -239,7 +262,10 @@ def muon(weights, grads, momentum, lr, beta, max_norm, decay=0.0):
 
 
 def adam(weights, grads, state, lr, betas, eps, max_norm, decay=0.0):
-    """Lists of arrays, and (m, v, steps) -> the new ones, the gradients clipped first."""
+    """Return weights (a list of arrays) and state after a step of Adam with clipped gradients.
+
+    The state is (m, v, steps), where m and v are lists of arrays.
+    """
     grads, (one, two), (first, second, steps) = clipped(grads, max_norm), betas, state
     steps += 1
     first = [one * m + (1 - one) * g for m, g in zip(first, grads, strict=True)]

@@ -33,7 +33,7 @@ def trained(settings: Config) -> Iterator[tuple[Trainer, Path]]:
 
 
 def live(trainer: Trainer, **changed: Any) -> float:
-    """The score of the policy in memory, on the environments of ``EVALUATION``.
+    """Return the score of a trainer's current policy in the environments of ``EVALUATION``.
 
     Args:
         trainer: one that has trained with ``--seed 3``.

@@ -30,12 +30,12 @@ TINY = f"""
 
 
 def cli(name: str) -> ModuleType:
-    """The module to which scripts/NAME.py is a door."""
+    """Return the module that scripts/NAME.py runs."""
     return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
 
 
 def module_of(path: Path) -> Any:
-    """A file outside the package, imported under its name."""
+    """Import a file outside the package under its own name, and return the module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
@@ -61,7 +61,7 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
 
 
 def copied_package(folder: Path) -> Path:
-    """A copy of the package, with what Python compiled of it; links to configs and envs.
+    """Copy the package and its bytecode into a folder, with links to configs and envs.
 
     A file that is edited afterwards has another time, and is compiled again.
     """
@@ -72,7 +72,7 @@ def copied_package(folder: Path) -> Path:
     return copy
 
 
-def planted(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
+def train_with_added_file(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
     """Copy the package into a folder and add a file to it.
 
     Args:
@@ -143,7 +143,7 @@ class Process:
 
 @contextlib.contextmanager
 def started(words: list[str], cwd: Path, **how: Any) -> Iterator[Process]:
-    """A ``Process`` that is gone afterwards."""
+    """Start a ``Process``, and end it after the ``with`` block."""
     process = Process(words, cwd, **how)
     try:
         yield process
@@ -154,7 +154,7 @@ def started(words: list[str], cwd: Path, **how: Any) -> Iterator[Process]:
 
 
 def benchmark(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """``run`` of a program of benchmarks/."""
+    """Return the function ``run`` of a program in benchmarks/."""
     program = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *map(str, argv)]
     done = subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=120)
     done.stderr = errors(done.stderr)
@@ -162,7 +162,7 @@ def benchmark(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProces
 
 
 def errors(stderr: str) -> str:
-    """Standard error without notes on what is compiled or can't be, and how far it is."""
+    """Return standard error without notes about compilation and its progress."""
     notes = ("training on the CPU will be", "compiling ", "measured ")
     notes = tuple(f"puffer_mlx: {note}" for note in notes)
     lines = stderr.splitlines(keepends=True)
@@ -201,12 +201,12 @@ def lose(
 
 
 def files(folder: Path) -> set[str]:
-    """Everything below a folder that isn't a folder, hidden files too."""
+    """Return all files below a folder, also hidden ones."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
 
 
 def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """A safetensors file's tensors and metadata, by MLX's own reader."""
+    """Return a safetensors file's tensors and metadata, as MLX reads them."""
     import mlx.core as mx  # puffer_mlx is to be imported before it
 
     arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
@@ -215,7 +215,7 @@ def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def timeless(made: Path) -> dict[str, bytes]:
-    """All of a run's checkpoint but times."""
+    """Return the contents of a run's checkpoint without times."""
     from puffer_mlx import checkpoint  # not before it has chosen MLX's BLAS: see conftest.py
 
     kept = {name: (made / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
@@ -226,13 +226,13 @@ def timeless(made: Path) -> dict[str, bytes]:
 
 
 def only(folder: Path, pattern: str) -> Path:
-    """The one path that matches."""
+    """Return the only path that matches a pattern in a folder."""
     (path,) = folder.glob(pattern)
     return path
 
 
 def records(folder: Path) -> list[dict[str, float]]:
-    """The records of the one log in a working directory."""
+    """Return the records of the only log in a working directory."""
     text = only(folder, "logs/*/*.jsonl").read_text()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]

@@ -30,7 +30,7 @@ def program(
     compiler: str = "cc",
     include: Sequence[Path] = (),
 ) -> Path:
-    """A program with one of SANITIZERS or without; skips where the compiler doesn't have it."""
+    """Compile a program with one of SANITIZERS, or none; skip if the compiler lacks it."""
     checks = []
     if sanitizer:
         checks = [f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"]
@@ -65,7 +65,14 @@ def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
 def environment_driver(
     folder: Path, sanitizer: str, root: Path | None = None, flags: Sequence[str] = ENVIRONMENT
 ) -> Path:
-    """tests/c/driver.c with an environment; root: a folder with include and src, if not envs."""
+    """Compile tests/c/driver.c with an environment, and return the program.
+
+    Args:
+        folder: Folder of the environment.
+        sanitizer: One of SANITIZERS, or "" for none.
+        root: Folder with ``include`` and ``src``; None for the package's ``envs``.
+        flags: Compiler flags.
+    """
     root = root or environments_folder()
     include = [root / "include", root / "src"]
     sources = [C / "driver.c", *sorted(include[1].glob("*.c"))]

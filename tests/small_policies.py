@@ -42,7 +42,7 @@ def policy_of(
 
 
 def unknown_policies() -> tuple[Policy, Policy]:
-    """Policies that are plain MLX alone: with an encoder of images, and with a user's network."""
+    """Return policies that only plain MLX computes: one for images, one with a custom network."""
     image = EnvSpec("image", 48 * 48, np.dtype(np.uint8), ActionSpec((3,)), 0, (48, 48, 1))
     parts = config.Torch(encoder="NatureEncoder")
 
@@ -54,7 +54,7 @@ def unknown_policies() -> tuple[Policy, Policy]:
 
 
 def weights_of(policy: Policy, seed=0):
-    """Three times those at the start, and no bias, norm or deviation as it is then."""
+    """Return random weights for a policy, of which no bias, norm or deviation is 0 or 1."""
     rng = np.random.default_rng(seed)
 
     def draw(weight):
@@ -64,7 +64,7 @@ def weights_of(policy: Policy, seed=0):
 
 
 def compiled(policy: Policy, train: config.Train) -> Any:
-    """All compiled functions of a policy and of its algorithm by a section [train], by name."""
+    """Return all compiled functions of a policy and its training algorithm, by name."""
     settings = config.Config(train=train)
     made = compile_update(policy, settings, algorithms.make(policy, settings))
     named = {name: getattr(made, name) for name in ("gradients", "optimise")}
@@ -74,7 +74,7 @@ def compiled(policy: Policy, train: config.Train) -> Any:
 
 
 def beyond(weights) -> None:
-    """Changes a native policy's weights for three continuous actions: out of PUFFER5's limits."""
+    """Move the outputs of a policy with three continuous actions beyond PUFFER5's limits."""
     scale = mx.array([[3e6], [1.0], [1.0], [1.0]])  # the value's last
     weights["decoder"]["weight"] = weights["decoder"]["weight"] * scale
     weights["decoder"]["logstd"] = mx.array([[PUFFER5.highest + 3, np.nan, PUFFER5.lowest - 10]])

@@ -22,13 +22,13 @@ def copied(rows: Rows) -> Rows:
 
 
 def group_of(vec: Any, group: int) -> slice:
-    """The agents of a group."""
+    """Return the slice of a group's agents."""
     n = vec.num_agents // vec.num_groups
     return slice(group * n, (group + 1) * n)
 
 
 def filled(vec: Any, number: int) -> Rows:
-    """Rows of all agents, full of a number that should be overwritten."""
+    """Return rows of all agents, filled with a number that environments should overwrite."""
     rows = allocate_rows(vec, vec.num_agents)
     for array in rows:
         if array is not None:
@@ -37,7 +37,7 @@ def filled(vec: Any, number: int) -> Rows:
 
 
 def started(vec: Any) -> Rows:
-    """Rows of all agents after a reset, which has written all of them."""
+    """Reset the environments, and return the rows of all agents."""
     rows = filled(vec, 9)
     vec.reset(rows)
     return rows
@@ -69,7 +69,7 @@ def played(vec: Any, steps: int, seed: int = 0) -> list[Rows]:
 
 
 def times_of(vec: Any, steps: int) -> Rows:
-    """Rows of all agents for ``steps + 1`` times, those of time 0 written by a reset."""
+    """Return rows of all agents for ``steps + 1`` times. A reset writes those of time 0."""
     rows = Rows._make(
         None if array is None else np.zeros((steps + 1, *array.shape), array.dtype)
         for array in allocate_rows(vec, vec.num_agents)
@@ -111,7 +111,7 @@ def whole_rollout(vec: Any, twin: Any, steps: int, seed: int) -> tuple[list, Any
 
 
 def same(ours: Rows, theirs: Rows) -> None:
-    """Equal to the bit."""
+    """Assert that two sets of rows are equal to the bit."""
     for name, one, other in zip(Rows._fields, ours, theirs, strict=True):
         np.testing.assert_array_equal(one, other, name)
 

@@ -44,7 +44,7 @@ def settings(**given: Any) -> SweepSettings:
 
 
 def formula(values: dict[str, float]) -> list[Point]:
-    """The curve of a run: three points."""
+    """Return the curve of a run: three points."""
     steps = values["train.total_timesteps"]
     skill = -abs(math.log10(1 - values["train.gamma"]) + 2) - abs(values["train.vf_coef"] - 1)
     skill -= values["env.frameskip"] / 10 + abs(math.log2(values["train.horizon"]) - 5) / 5

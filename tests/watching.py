@@ -30,13 +30,13 @@ class _Acting:
 
 
 def acting(trainer: Trainer, around: Callable[..., Any]) -> None:
-    """Have ``around(collect, buffer, environments, weights, states, noise)`` collect."""
+    """Call ``around(collect, buffer, environments, weights, states, noise)`` to collect."""
     inner: Any = _Acting(trainer.collector.acting, around)
     trainer.collector.acting = inner
 
 
 def functions(trainer: Trainer) -> SimpleNamespace:
-    """The functions that updates call now, by name: those of ``replace_functions``."""
+    """Return the functions that updates call now, by name, for ``replace_functions``."""
     learner = trainer.learner
     made = learner.functions
     named = {name: getattr(made, name) for name in ("gradients", "optimise")}
@@ -45,7 +45,7 @@ def functions(trainer: Trainer) -> SimpleNamespace:
 
 
 def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
-    """Have updates call other functions, by name; call this between two epochs."""
+    """Replace functions that updates call, by name. Call this between two epochs."""
     learner: Any = trainer.learner
     for name, function in replaced.items():
         if name == "recompute":

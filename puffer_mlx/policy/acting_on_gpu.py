@@ -1,8 +1,8 @@
 """Compute a policy's step on a GPU in one kernel: encoder, network, decoder, choice of actions.
 
 In MLX a step takes about 25 operations, and launching an operation costs more than computing it.
-The kernel in ``ops/gpu/acting`` includes the network's layers (``layers.metal.h`` in the network's
-folder). It computes the same as ``Policy.act``, in float32.
+The kernel's source in ``ops/gpu/acting`` includes ``layers.metal.h`` of the network's folder. It
+computes the same as ``Policy.act``, in float32.
 
 Weights are packed into one array once per rollout, with matrices transposed. The arrays of the
 recurrent state are packed into another array.
@@ -13,6 +13,7 @@ agents reads its policy's weights, and recurrent states have the order of the bl
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.networks import GPUStep
+from puffer_mlx.policy.networks import GPULayers
 from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy, acting_functions
 from puffer_mlx.system.backend import backend
@@ -45,7 +46,7 @@ MAX_HIDDEN = 256  # largest H; for larger H MLX is faster
 AGENTS_PER_THREAD = 4  # a thread computes one channel of 4 agents; R in the kernels
 BLOCK_SIZES = (16, 8, 4)  # possible numbers of agents per block
 MIN_BLOCKS = 128  # blocks that keep the cores of a large GPU busy
-OBSERVATION_CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
+MIN_CHUNK = 128  # elements that a block reads of a longer observation at a time; H if larger
 
 
 class ActingSizes(NamedTuple):
@@ -57,15 +58,15 @@ class ActingSizes(NamedTuple):
     D: int  # elements of an observation
     H: int
     L: int
-    A: int  # logits, or means
+    A: int  # logits of discrete actions, or means of continuous actions
     HEADS: int  # actions per agent
     AGENTS: int
     CHUNK: int  # elements of an observation in shared memory at a time
-    RESETS: int  # 1 if states are multiplied by 1 - terminal first
+    RESETS: int  # 1 to multiply states by 1 - terminal before the step
     GELU: int  # 1 if a GELU follows the encoder's product
     HAS_MASK: int
     CONTINUOUS: int  # 1 if actions are continuous
-    COPIES: int  # 1 to copy observations to ``seen``
+    COPIES: int  # 1 to copy observations to the kernel's argument ``seen``
     LIMIT: int  # largest |action| and |mean| of continuous actions; 0: unbounded
     WEIGHTS: int  # elements of one policy's weights
 
@@ -79,7 +80,7 @@ class BlockLayout:
     shared: int  # shared memory, in units of ``AGENTS_PER_THREAD`` float32 values
     threads: int
 
-    def launch(self, n: int) -> dict[str, int]:
+    def launch_options(self, n: int) -> dict[str, int]:
         """Return thread counts and template constants of a kernel launch for n agents."""
         return {
             "threads": -(-n // self.agents) * self.threads,
@@ -91,23 +92,33 @@ class BlockLayout:
         }
 
 
-def block_layout(policy: Policy, step: GPUStep, agents: int) -> BlockLayout:
-    """Return the layout of a thread block for a policy and a number of agents per block."""
+def block_layout(policy: Policy, layers: GPULayers, agents: int) -> BlockLayout:
+    """Return the layout of a thread block for a policy and a number of agents per block.
+
+    Args:
+        policy: The acting policy.
+        layers: The network's layers in the kernel.
+        agents: Number of agents per block, a multiple of ``AGENTS_PER_THREAD``.
+    """
     D = policy.encoder.inputs  # type: ignore
     H = policy.network.hidden
     A = policy.decoder.action.logits
-    chunk = min(D, max(H, OBSERVATION_CHUNK))
+    chunk = min(D, max(H, MIN_CHUNK))
     groups = agents // AGENTS_PER_THREAD
-    width = A + 1 + H + max(chunk, H) + step.shared_arrays * H + AGENTS_PER_THREAD  # for sums
-    threads = min(256, max(64, -(-H * groups // 32) * 32))
+    outputs = A + 1  # logits or means, and the value
+    layer_input = max(chunk, H)
+    sums = AGENTS_PER_THREAD
+    width = outputs + layer_input + H + layers.shared_arrays * H + sums  # of a group, in elements
+    warps = math.ceil(H * groups / 32)
+    threads = min(256, max(64, 32 * warps))
     return BlockLayout(agents, chunk, groups * width, threads)
 
 
 def choose_layout(
     policy: Policy,
-    step: GPUStep,
+    layers: GPULayers,
     n: int,
-    blocks: Sequence[int] = BLOCK_SIZES,
+    block_sizes: Sequence[int] = BLOCK_SIZES,
     agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
 ) -> BlockLayout | None:
@@ -115,18 +126,22 @@ def choose_layout(
 
     Args:
         policy: The acting policy.
-        step: The network's layers in the kernel.
+        layers: The network's layers in the kernel.
         n: Number of agents. More agents get larger blocks.
-        blocks: Possible numbers of agents per block, in descending order.
+        block_sizes: Possible numbers of agents per block, in descending order.
         agent_bytes: Additional bytes of shared memory per agent of a block.
         max_bytes: Maximum bytes of shared memory per block.
     """
-    layouts = [block_layout(policy, step, agents) for agents in blocks]
-    fitting = [
-        each for each in layouts if 16 * each.shared + each.agents * agent_bytes <= max_bytes
-    ]
-    filling = (each for each in fitting if each.agents * MIN_BLOCKS <= n)
-    return next(filling, fitting[-1] if fitting else None)
+    smallest = None
+    for agents in block_sizes:
+        layout = block_layout(policy, layers, agents)
+        shared_bytes = 4 * AGENTS_PER_THREAD * layout.shared + agents * agent_bytes
+        if shared_bytes > max_bytes:
+            continue
+        if agents * MIN_BLOCKS <= n:
+            return layout
+        smallest = layout
+    return smallest
 
 
 class PolicyBlocks(NamedTuple):
@@ -141,30 +156,30 @@ class PolicyBlocks(NamedTuple):
     scatter: mx.array  # (n,) int32: slot of each row
 
 
-def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return an object that computes a policy's step in one kernel, or None when unsupported.
+def make_step_on_gpu(policy: Policy) -> "StepOnGPU | None":
+    """Return an object that computes a policy's step in one kernel, or None if unsupported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
     classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
     act through MLX.
     """
-    step = network_facts(policy.network).gpu_step
-    if step is None or not step.fits(policy.network) or policy.separate_value:
+    layers = network_facts(policy.network).gpu_layers
+    if layers is None or not layers.fits(policy.network) or policy.separate_value:
         return None
     if encoder_activation(policy.encoder) not in ("", "gelu"):
         return None
     if type(policy.decoder) not in (Fused, Separate):
         return None
-    if policy.network.hidden > MAX_HIDDEN or choose_layout(policy, step, 1) is None:
+    if policy.network.hidden > MAX_HIDDEN or choose_layout(policy, layers, 1) is None:
         return None
     unchanged = ON_GPU.unchanged(*acting_functions(policy), report=backend() != "cpu")
-    return StepOnGPU(policy, step) if unchanged and not ON_GPU.is_refused else None
+    return StepOnGPU(policy, layers) if unchanged and not ON_GPU.is_refused else None
 
 
 def step_agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     """Return True if the kernel of a policy's step agrees with plain MLX.
 
-    They are compared once on a machine.
+    The first call on a machine compares their results; later calls return the stored answer.
 
     Args:
         policy: The acting policy.
@@ -183,16 +198,18 @@ def step_agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     terminals = (mx.random.uniform(shape=(n,), key=keys[3]) < 0.25).astype(mx.float32)
 
     def act(weights: Weights, observations, state, noise, terminals) -> list[mx.array]:
+        # `Verified` calls this with ``ON_GPU`` set to plain MLX, and with the kernel.
         if ON_GPU.choose(*acting_functions(policy)) is None:
             not_done = policy.not_done(terminals)
             *chosen, after = policy.act(weights, observations, state, noise, None, not_done)
             return [*chosen, *leaves(after)]
         chosen: Any = [mx.zeros(noise.shape), mx.zeros(n), mx.zeros(n)]
         mx.eval(chosen)  # output memory of the kernel
-        packed = step.weights(weights), step.state(state), noise, observations, None, terminals
-        after = step.act(*packed, chosen[0], chosen[1], chosen[2], None)
+        packed = step.pack_weights(weights), step.pack_states(state)
+        arrays = noise, observations, None, terminals
+        after = step.act(*packed, *arrays, chosen[0], chosen[1], chosen[2], None)
         mx.eval(after)
-        return [*chosen, *leaves(step.state_after(after))]
+        return [*chosen, *leaves(step.unpack_state(after))]
 
     inputs = policy.init(keys[4]), observations, state, noise, terminals
     verification.Verified(act, context=f"act {policy}", draws=True).verify(inputs)
@@ -203,7 +220,8 @@ def step_agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
 def _no_state() -> mx.array:
     """Return a cached placeholder for the recurrent state of networks without one.
 
-    Compiled functions take it as an argument, so it must not be an array that they also capture.
+    It isn't an array of ``launch.placeholder``. Compiled functions capture those arrays, and take
+    this one as an argument; an array must not be both.
     """
     array = mx.zeros(MIN_ARRAY_SIZE)
     mx.eval(array)
@@ -214,22 +232,22 @@ class StepOnGPU:
     """Computes a policy's step in one kernel, and packs weights and states for it.
 
     Args:
-        policy: A policy that ``step_on_gpu`` supports.
-        step: The network's layers in the kernel.
+        policy: A policy that ``make_step_on_gpu`` supports.
+        layers: The network's layers in the kernel.
     """
 
-    def __init__(self, policy: Policy, step: GPUStep) -> None:
+    def __init__(self, policy: Policy, layers: GPULayers) -> None:
         self._policy = policy
-        self._step = step
-        self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
+        self._layers = layers
+        self._state_names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
-    def block(self, n: int) -> int:
+    def agents_per_block(self, n: int) -> int:
         """Return the number of agents per thread block in a launch for n agents."""
-        layout = choose_layout(self._policy, self._step, n)
+        layout = choose_layout(self._policy, self._layers, n)
         assert layout is not None
         return layout.agents
 
-    def weights(self, weights: Weights) -> mx.array:
+    def pack_weights(self, weights: Weights) -> mx.array:
         """Pack a policy's weights into one array (size,) for ``act``."""
         policy = self._policy
         encoder = weights["encoder"]
@@ -243,35 +261,37 @@ class StepOnGPU:
         arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
         logstd = policy.decoder.logstd(decoder)
         arrays.append(zeros(policy.decoder.action.heads) if logstd is None else logstd)
-        arrays += self._step.weights(weights["network"])
+        arrays += self._layers.weights(weights["network"])
         arrays.append(zeros(MIN_ARRAY_SIZE))  # ensures the minimum size
         return pack_arrays([array.reshape(-1) for array in arrays])[0]
 
-    def state(self, *groups: State) -> mx.array:
+    def pack_states(self, *groups: State) -> mx.array:
         """Pack the recurrent states of groups of agents into one array for ``act``.
 
         Returns:
             (arrays of a state, n, H), with the n agents of all groups.
         """
-        arrays = [array for leaf in zip(*map(leaves, groups), strict=True) for array in leaf]
-        shape = len(self._names), -1, self._policy.network.hidden
+        leaves_of_groups = [leaves(state) for state in groups]
+        by_leaf = zip(*leaves_of_groups, strict=True)  # a leaf's arrays of all groups are adjacent
+        arrays = [array for arrays in by_leaf for array in arrays]
+        shape = len(self._state_names), -1, self._policy.network.hidden
         return pack_arrays(arrays)[0].reshape(shape) if arrays else _no_state()
 
-    def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
-        """Reorder packed recurrent states by slots: (arrays, n, H) -> (arrays, slots, H).
+    def to_slots(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
+        """Reorder packed recurrent states from rows to slots: (arrays, n, H) -> (arrays, slots, H).
 
         ``blocks`` is None when a single policy acts; the order is then unchanged.
         """
-        return mx.take(states, blocks.gather, axis=1) if blocks and self._names else states
+        return mx.take(states, blocks.gather, axis=1) if blocks and self._state_names else states
 
-    def by_rows(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
-        """Reorder packed recurrent states by rows: the inverse of ``in_blocks``."""
-        return mx.take(states, blocks.scatter, axis=1) if blocks and self._names else states
+    def to_rows(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
+        """Reorder packed recurrent states from slots to rows: the inverse of ``to_slots``."""
+        return mx.take(states, blocks.scatter, axis=1) if blocks and self._state_names else states
 
-    def state_after(self, states: mx.array) -> State:
-        """Unpack the recurrent state of n agents from one array, whose order is by rows."""
-        arrays = mx.split(states, len(self._names)) if self._names else []
-        pairs = zip(self._names, arrays, strict=True)
+    def unpack_state(self, states: mx.array) -> State:
+        """Return the recurrent state (a tree) of n agents from packed states, in order of rows."""
+        arrays = mx.split(states, len(self._state_names)) if self._state_names else []
+        pairs = zip(self._state_names, arrays, strict=True)
         return tree_unflatten([(name, array.squeeze(0)) for name, array in pairs])
 
     def act(
@@ -292,8 +312,8 @@ class StepOnGPU:
 
         Args:
             weights: Packed weights (size,); with ``block_rows`` those of P policies, (P, size).
-            states: Packed states, from ``state`` or the previous call; with ``block_rows`` in the
-                order of ``in_blocks``.
+            states: Packed states, from ``pack_states`` or the previous call; with ``block_rows`` in
+                the order of ``to_slots``.
             noise: (n, heads) float32, from ``distribution.noise``.
             observations: (n, D) float32 or uint8.
             mask: (n, A) uint8, non-zero where legal, or None.
@@ -305,14 +325,14 @@ class StepOnGPU:
             logprobs: (n,) float32, output.
             values: (n,) float32, output.
             obs_copy: (n, D), output, a copy of the observations; None for no copy.
-            block_rows: ``PolicyBlocks.block_rows`` for blocks of ``block(n)`` agents; None for a
-                single policy.
+            block_rows: ``PolicyBlocks.block_rows`` for blocks of ``agents_per_block(n)`` agents;
+                None for a single policy.
 
         Returns:
             The packed states after the step.
         """
         n = len(observations)
-        layout = choose_layout(self._policy, self._step, n)
+        layout = choose_layout(self._policy, self._layers, n)
         assert layout is not None
         if block_rows is not None:
             blocks, columns = block_rows.shape
@@ -320,8 +340,8 @@ class StepOnGPU:
             n = blocks * layout.agents
         size = weights.shape[-1]
         (after,) = launch(
-            self._step.layers,
-            self._step.kernel,
+            self._layers.file,
+            self._layers.kernel,
             {
                 "observations": observations,
                 "terminals": terminals,
@@ -337,7 +357,7 @@ class StepOnGPU:
                 "block_rows": placeholder(mx.int32) if block_rows is None else block_rows,
             },
             {"after": states.shape},
-            **layout.launch(n),
+            **layout.launch_options(n),
             PLAYERS=int(block_rows is not None),
         )
         return after

@@ -36,7 +36,7 @@ from puffer_mlx.policy.acting_on_gpu import (
     PolicyBlocks,
     StepOnGPU,
     choose_layout,
-    step_on_gpu,
+    make_step_on_gpu,
 )
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear
@@ -76,7 +76,7 @@ class DeviceEnv:
     agents: int = 1
 
     @property
-    def large(self) -> bool:
+    def exceeds_registers(self) -> bool:
         """True if the environment's struct exceeds the registers of a thread."""
         return self.words > REGISTERS
 
@@ -129,8 +129,8 @@ def rollout_on_gpu(
 ) -> "RolloutOnGPU | None":
     """Return an object that runs rollouts in one kernel, or None when that is unsupported.
 
-    Unsupported are policies without a kernel in ``step_on_gpu``, large structs of environments with
-    several agents, and agents that exceed a block's shared memory.
+    Unsupported are policies without a kernel in ``make_step_on_gpu``, large structs of environments
+    with several agents, and agents that exceed a block's shared memory.
 
     Args:
         policy: The acting policy; in self-play all policies have the same shapes.
@@ -141,8 +141,8 @@ def rollout_on_gpu(
         policy_blocks: Maps the number of environments per block to the blocks and their policies.
             Required for environments with several agents.
     """
-    step = step_on_gpu(policy)
-    if step is None or (game.agents > 1 and (game.large or policy_blocks is None)):
+    step = make_step_on_gpu(policy)
+    if step is None or (game.agents > 1 and (game.exceeds_registers or policy_blocks is None)):
         return None
     layout = choose_rollout_layout(policy, spec, environments, game.agents)
     if layout is None:
@@ -227,7 +227,7 @@ def choose_rollout_layout(
         n: Number of environments.
         each: Agents per environment. A block acts for one agent of each environment at a time.
     """
-    step = network_facts(policy.network).gpu_step
+    step = network_facts(policy.network).gpu_layers
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
@@ -275,22 +275,22 @@ class RolloutOnGPU:
         """Return the precision in which a policy acts for n agents: "fp32" or "bf16"."""
         return "fp32" if self.rows(n) is None else self.training
 
-    def weights(self, weights: Any, n: int) -> Any:
+    def pack_weights(self, weights: Any, n: int) -> Any:
         """Return a policy's weights in the layout that ``launch`` expects for n agents."""
         if self.rows(n) is not None:
             return weights
         if not isinstance(weights, list):
-            return self.step.weights(weights)
-        packed = [self.step.weights(policy_weights) for policy_weights in weights]
+            return self.step.pack_weights(weights)
+        packed = [self.step.pack_weights(policy_weights) for policy_weights in weights]
         return pack_arrays(packed)[0].reshape(len(packed), -1)
 
-    def state(self, *groups: Any) -> mx.array:
+    def pack_states(self, *groups: Any) -> mx.array:
         """Pack the recurrent states of groups of agents into one array for ``launch``."""
-        return self.step.in_blocks(self.step.state(*groups), self.blocks)
+        return self.step.to_slots(self.step.pack_states(*groups), self.blocks)
 
-    def state_after(self, states: mx.array) -> Any:
+    def unpack_state(self, states: mx.array) -> Any:
         """Unpack the recurrent state of all agents that ``launch`` returned."""
-        return self.step.state_after(self.step.by_rows(states, self.blocks))
+        return self.step.unpack_state(self.step.to_rows(states, self.blocks))
 
     def fits(self, horizon: int, agents: int) -> bool:
         """Return True if a rollout's arrays are large enough for Metal and have 32-bit indices."""
@@ -345,45 +345,55 @@ class RolloutOnGPU:
             "after": states.shape,
         }
         constants: dict[str, Any] = {"SEEN": spec.observation_size, "HEADS": heads, "LEGAL": legal}
-        constants |= {"WORDS": game.words, "LARGE": int(game.large)}
+        constants |= {"WORDS": game.words, "LARGE": int(game.exceeds_registers)}
         constants |= {"LOG": game.log, "LOGS": game.logs}
         constants |= {"Observed": first.observations.dtype, "EXACT": exact_products()}
         rows = self.rows(N)
         if rows is None:
-            path, further, options = self._thread_kernel(weights, N, len(structs), masked)
+            file, kernel_inputs, options = self._thread_kernel(weights, N, len(structs), masked)
         else:
-            path, further, options = self._matrix_kernel(rows, weights, N, masked)
-        arrays = launch(path, game.rules, {**inputs, **further}, outputs, **options, **constants)
-        observations, last, rewards, terminals, masks, *others = arrays
+            file, kernel_inputs, options = self._matrix_kernel(rows, weights, N, masked)
+        arrays = launch(
+            file, game.rules, {**inputs, **kernel_inputs}, outputs, **options, **constants
+        )
+        observations, last, rewards, terminals, masks, *rest = arrays
         return DeviceRollout(
-            observations, last, rewards, terminals, masks if masked else None, *others
+            observations, last, rewards, terminals, masks if masked else None, *rest
         )
 
     def _thread_kernel(
         self, weights: mx.array, N: int, environments: int, masked: bool
     ) -> tuple[Path, dict[str, mx.array], dict[str, Any]]:
-        """Return the path of the float32 kernel, its further inputs, and its launch options."""
+        """Return how to launch the kernel that computes a rollout in float32, without matrix units.
+
+        Returns:
+            The kernel's source file, its inputs besides those of ``launch``, and launch options.
+        """
         game = self.game
         layout = choose_rollout_layout(self.policy, self.spec, environments, game.agents)
-        gpu_step = network_facts(self.policy.network).gpu_step
-        assert layout is not None and gpu_step is not None
+        gpu_layers = network_facts(self.policy.network).gpu_layers
+        assert layout is not None and gpu_layers is not None
         block_rows = self.blocks.block_rows if self.blocks else placeholder(mx.int32)
         slots = len(block_rows) * layout.agents if self.blocks else N
         sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
-        options: dict[str, Any] = layout.launch(slots // game.agents)
+        options: dict[str, Any] = layout.launch_options(slots // game.agents)
         options["PLAYERS"] = game.agents if self.blocks else 0
-        options["RESIDENT"] = RESIDENT_THREADS_LARGE if game.large else RESIDENT_THREADS
+        options["RESIDENT"] = RESIDENT_THREADS_LARGE if game.exceeds_registers else RESIDENT_THREADS
         inputs = {"weights": weights, "block_rows": block_rows, "sizes": sizes}
-        return gpu_step.layers, inputs, options
+        return gpu_layers.file, inputs, options
 
     def _matrix_kernel(
         self, rows: dict[str, int], weights: Any, N: int, masked: bool
     ) -> tuple[Path, dict[str, mx.array], dict[str, Any]]:
-        """Return the path of the matrix-unit kernel, its further inputs, and its launch options."""
+        """Return how to launch the kernel that computes a rollout with a GPU's matrix units.
+
+        Returns:
+            The kernel's source file, its inputs besides those of ``launch``, and launch options.
+        """
         logstd = self.policy.decoder.logstd(weights["decoder"])
         layout = choose_rollout_layout(self.policy, self.spec, N)
-        gpu_step = network_facts(self.policy.network).gpu_step
-        assert layout is not None and gpu_step is not None
+        gpu_layers = network_facts(self.policy.network).gpu_layers
+        assert layout is not None and gpu_layers is not None
         layers = [layer["weight"] for layer in weights["network"]]
         low = mx.bfloat16 if self.training == "bf16" else mx.float32
         inputs = {
@@ -397,4 +407,4 @@ class RolloutOnGPU:
         block = rows["THREADS"]
         threads = -(-N // rows["M"]) * block
         options = {"threads": threads, "block": block, "shared": 4 * rows["POOL"], "Low": low}
-        return gpu_step.layers.with_name(ROWS_FILE), inputs, {**options, **rows}
+        return gpu_layers.file.with_name(ROWS_FILE), inputs, {**options, **rows}

@@ -16,8 +16,9 @@ from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 def compile_act(policy: Policy, assignment: PolicyAssignment | None = None) -> Callable[..., Any]:
     """Return a compiled MLX function that computes one step of a policy.
 
-    The function's arguments are those of ``_act`` after ``policy``; in self-play those of
-    ``_act_by_policy``. Hold ``devices.building`` during a call if other threads build graphs.
+    It takes (weights, observations, state, noise, mask, terminals), in self-play also (agents,
+    positions), as ``_act_by_policy`` describes. The caller must hold the lock ``devices.building``
+    if other threads build MLX graphs.
 
     Args:
         policy: The acting policy, or the architecture that all policies share in self-play.
@@ -59,7 +60,7 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
 
 
 def _act_by_policy(
-    policy: Policy, weights, observations, state, noise, mask, terminals, rows, back
+    policy: Policy, weights, observations, state, noise, mask, terminals, agents, positions
 ):
     """Choose the actions of n agents that several policies play, in one step.
 
@@ -71,29 +72,22 @@ def _act_by_policy(
         noise: (n, heads), random numbers for sampling; None to take the most probable actions.
         mask: (n, A), non-zero where an action is legal, or None.
         terminals: (n,), 1 where an episode ended before the step.
-        rows: List of each policy's agents, int32; each of the n agents is in one of them.
-        back: (n,) int32, position of each agent in the concatenation of ``rows``.
+        agents: List of each policy's agents, int32; each of the n agents is in one item.
+        positions: (n,) int32, position of each agent in the concatenation of ``agents``.
 
     Returns:
         The same as ``_act``, in the order of the agents.
     """
     results = []
-    for policy_weights, agents in zip(weights, rows, strict=True):
-        arrays = [observations, state, noise, terminals]
-        inputs = tree_map(lambda a, agents=agents: a[agents], arrays)
-        policy_observations, policy_state, policy_noise, policy_terminals = inputs
-        policy_mask = None if mask is None else mask[agents]
-        results.append(
-            _act(
-                policy,
-                policy_weights,
-                policy_observations,
-                policy_state,
-                policy_noise,
-                policy_mask,
-                policy_terminals,
-            )
-        )
+    for policy_weights, rows in zip(weights, agents, strict=True):
+        select = partial(tree_map, lambda array, rows=rows: array[rows])
+        policy_observations = select(observations)
+        policy_state = select(state)
+        policy_noise = select(noise)
+        policy_terminals = select(terminals)
+        policy_mask = None if mask is None else select(mask)
+        arrays = policy_observations, policy_state, policy_noise, policy_mask, policy_terminals
+        results.append(_act(policy, policy_weights, *arrays))
     outputs, states = zip(*results, strict=True)
-    state = tree_map(lambda *arrays: mx.concatenate([*arrays])[back], *states)
-    return mx.concatenate([*outputs], axis=1)[:, back], state
+    state = tree_map(lambda *arrays: mx.concatenate([*arrays])[positions], *states)
+    return mx.concatenate([*outputs], axis=1)[:, positions], state

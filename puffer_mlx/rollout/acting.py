@@ -17,13 +17,18 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, step_agrees, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, make_step_on_gpu, step_agrees
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, few_shards, one_shard_per_group
+from puffer_mlx.rollout.acting_in_mlx import (
+    ActingInMLX,
+    Streams,
+    one_shard_per_group,
+    shards_for_gpu,
+)
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.backend import backend
@@ -90,14 +95,16 @@ def choose_acting(
     """
     on_cpu = backend(device) == "cpu"
     in_float32 = precision == "fp32"
-    agents = environments.num_agents // few_shards(environments.num_groups)
-    collects = isinstance(environments, CollectsRollouts)
-    if collects and device == mx.cpu and in_float32 and (actor := make_actor(policy, assignment)):
-        return ActingInC(actor, timer)
-    kernel = step_on_gpu(policy) if in_float32 and not on_cpu and agents >= MIN_ARRAY_SIZE else None
-    if kernel is not None and step_agrees(policy, kernel, agents):
-        return ActingInKernel(kernel, streams, timer, assignment)
-    shards = one_shard_per_group if on_cpu else few_shards
+    agents = environments.num_agents // shards_for_gpu(environments.num_groups)
+    if isinstance(environments, CollectsRollouts) and device == mx.cpu and in_float32:
+        actor = make_actor(policy, assignment)
+        if actor is not None:
+            return ActingInC(actor, timer)
+    if in_float32 and not on_cpu and agents >= MIN_ARRAY_SIZE:
+        kernel = make_step_on_gpu(policy)
+        if kernel is not None and step_agrees(policy, kernel, agents):
+            return ActingInKernel(kernel, streams, timer, assignment)
+    shards = one_shard_per_group if on_cpu else shards_for_gpu
     return ActingInMLX(compile_act(policy, assignment), streams, timer, shards, assignment)
 
 
@@ -158,11 +165,14 @@ def replay_states(
     Returns:
         Recurrent state of each group after these steps.
     """
-    result = current = [*states]
+    result = [*states]
     if not named_arrays(result[0]):
         return result
+    # All agents act from one number of steps to the next larger one. Agents that need no more steps
+    # keep the states they then have in `result`.
+    current = result
     begin = 0
-    agents = np.split(steps, len(result))
+    steps_of_groups = np.split(steps, len(result))
     with ThreadPoolExecutor(1) as pool:
         frozen = FrozenEnvs(len(steps), len(result), pool)
         for end in np.unique(steps[steps > 0]).tolist():
@@ -172,8 +182,9 @@ def replay_states(
             rows = buffer.excerpt(begin, end)
             current = sampler.collect(rows, frozen, weights, current, step_noise)
             with building, mx.stream(device):
-                ends = [mx.array(group_steps == end) for group_steps in agents]
-                result = [_select_states(*each) for each in zip(ends, current, result, strict=True)]
+                is_last = [mx.array(group_steps == end) for group_steps in steps_of_groups]
+                groups = zip(is_last, current, result, strict=True)
+                result = [_select_states(*group) for group in groups]
             mx.eval(result)
             begin = end
     return result

@@ -1,8 +1,9 @@
 """Act on a CPU in C: one call per rollout, with the agents divided among threads.
 
-The C function reads rows of the rollout, and writes actions and states, for any range of agents. It
-computes the same as ``Policy.act``. An agent's result is the same to the bit, whichever agents
-share the call. With MLX instead, a step costs about 25 graph nodes and 0.1 ms of Python per group.
+The C function reads rows of the rollout, and writes actions and states, for a range of agents. It
+computes the same as ``Policy.act``. An agent's result doesn't depend on the other agents in the
+range, not even in the last bit. With MLX instead, a step costs about 25 graph nodes and 0.1 ms of
+Python per group.
 
 The environments' ``collect`` makes the call. C environments collect without Python
 (``vec/native``); Python environments call the C function from a loop (``vec/rollout_loop.py``).
@@ -26,7 +27,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
-from puffer_mlx.trees import named_arrays
+from puffer_mlx.trees import leaves, named_arrays
 from puffer_mlx.vec.base import CollectsRollouts
 
 Shape = tuple[int, ...]
@@ -35,7 +36,7 @@ MAX_SPANS = 4096  # time spans of threads that a traced rollout records
 
 
 class ActingInC:
-    """Collect rollouts in C: a ``RolloutBackend`` for CPUs and float32 weights.
+    """Collects rollouts in C: a ``RolloutBackend`` for CPUs and float32 weights.
 
     The policy acts in the threads that step the environments.
 
@@ -95,10 +96,10 @@ class ActingInC:
 def make_actor(
     policy: Policy, assignment: PolicyAssignment | None = None
 ) -> "CActor | CActors | None":
-    """Return an object that chooses actions in C, or None when that is impossible.
+    """Return an object that chooses a policy's actions in C, or None if unsupported.
 
-    It is impossible if the policy has a component without a C implementation (image encoders,
-    custom classes) or the CPU extension is missing. In self-play (``assignment``) the object
+    Unsupported are policies with a component that has no C implementation (image encoders, custom
+    classes), and installations without the CPU extension. In self-play (``assignment``) the object
     contains an actor for each policy.
     """
     supported = (
@@ -160,7 +161,7 @@ class CActor:
             self._add_tower(weights["critic"], value, "critic.")
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
-            if (limits := policy.decoder.limits) != UNBOUNDED:  # as `clamp`
+            if (limits := policy.decoder.limits) != UNBOUNDED:  # as in MLX
                 logstd = np.clip(np.nan_to_num(logstd), limits.lowest, limits.highest)
             native.logstd(_address(logstd))
         self._ready = True
@@ -210,7 +211,7 @@ class CActor:
     def bind(
         self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
     ) -> tuple[int, int]:
-        """Set the memory that the C function reads and writes, and return the function.
+        """Set the memory that the C function reads and writes, and return the function's address.
 
         The arrays stay alive until the next ``bind`` or ``unbind``.
 
@@ -254,11 +255,17 @@ class CActor:
         for name in self._state_names:
             _check(arrays[name], state_shape, f"states.{name}", written=True)
             state.append(arrays[name])
-        ends = views.terminals if self._policy.reset_on_terminal else None
-        read = [views.observations, ends, views.masks, noise]
-        self._bound = [rows, *read, views.actions, views.logprobs, views.values, *state]
-        rows_at, observations_at, *others = map(_address, self._bound)
-        self.native.bind(N, rows_at, observations_at, as_bytes, *others[:6], others[6:])
+        terminals = views.terminals if self._policy.reset_on_terminal else None
+        written = [views.actions, views.logprobs, views.values]
+        self._bound = [rows, views.observations, terminals, views.masks, noise, *written, *state]
+        self.native.bind(
+            N,
+            _address(rows),
+            _address(views.observations),
+            as_bytes,
+            *map(_address, [terminals, views.masks, noise, *written]),
+            [_address(array) for array in state],
+        )
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
@@ -266,9 +273,9 @@ class CActor:
         self._bound = []
 
     def seconds(self) -> dict[str, float]:
-        """Return the thread-seconds spent since ``bind``, in all and for sampling.
+        """Return the thread-seconds that this policy's C steps have taken since ``bind``.
 
-        Keys are ``act`` (the entire step) and ``sample`` (its choice of actions).
+        Keys are ``act`` (entire steps) and ``sample`` (the part that chooses actions).
         """
         return {"act": self.native.acting(), "sample": self.native.sampling()}
 
@@ -281,7 +288,7 @@ class CActors:
 
     Args:
         actors: CActor of each policy.
-        rows: Agents of each policy, (n,) int32 ascending; together all N.
+        rows: Agents of each policy, (n,) int32 ascending. Each of the N agents is in one item.
         extension: The CPU extension, ``cpu_extension.load_extension()``.
     """
 
@@ -290,7 +297,9 @@ class CActors:
         self._rows = rows
         self._extension = extension
         self._prepared: list[Weights] = [None] * len(rows)
-        self._bound: Any = None  # (native actors, states of all agents, states of each policy)
+        self._native: Any = None  # while bound: C object that calls all actors
+        self._states: Any = None  # while bound: states of all agents, passed to ``bind``
+        self._policy_states: list[Any] = []  # while bound: copy of each policy's states
 
     def prepare(self, weights: Any) -> None:
         """Copy the weights of all policies into their C objects: see ``CActor.prepare``.
@@ -310,28 +319,32 @@ class CActors:
 
         ``states`` (of N agents) changes only in ``unbind``.
         """
-        native = self._extension.Actors()
-        policy_states = []
+        self._native = self._extension.Actors()
+        self._states = states
+        self._policy_states = []
         for actor, rows in zip(self._actors, self._rows, strict=True):
-            policy_states.append(tree_map(lambda array, rows=rows: array[rows], states))
-            actor.bind(views, noise, policy_states[-1], rows)
-            native.add(actor.native, views.actions.shape[1], rows.ctypes.data, len(rows))
-        self._bound = native, states, policy_states
-        return native.function(), native.context()
+            policy_states = tree_map(lambda array, rows=rows: array[rows], states)
+            actor.bind(views, noise, policy_states, rows)
+            self._native.add(actor.native, views.actions.shape[1], rows.ctypes.data, len(rows))
+            self._policy_states.append(policy_states)
+        return self._native.function(), self._native.context()
 
     def unbind(self) -> None:
         """End a rollout: copy recurrent states to the arrays passed to ``bind``; release memory."""
-        _, states, policy_states = self._bound
-        for rows, each in zip(self._rows, policy_states, strict=True):
-            tree_map(lambda to, array, rows=rows: to.__setitem__(rows, array), states, each)
-        self._bound = None
+        targets: Any = leaves(self._states)
+        for rows, policy_states in zip(self._rows, self._policy_states, strict=True):
+            for target, array in zip(targets, leaves(policy_states), strict=True):
+                target[rows] = array
+        self._native = None
+        self._states = None
+        self._policy_states = []
         for actor in self._actors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """Return the thread-seconds of all policies together: see ``CActor.seconds``."""
-        each = [actor.seconds() for actor in self._actors]
-        return {name: sum(seconds[name] for seconds in each) for name in each[0]}
+        """Return the thread-seconds of ``CActor.seconds``, summed over all policies."""
+        by_policy = [actor.seconds() for actor in self._actors]
+        return {name: sum(seconds[name] for seconds in by_policy) for name in by_policy[0]}
 
 
 # ---- weights and memory ------------------------------------------------------------------------
@@ -366,9 +379,14 @@ def _check(
     dtype: type = np.float32,
     written: bool = False,
 ) -> None:
-    """Raise ValueError unless an array has a shape and a dtype and is C-contiguous.
+    """Raise ValueError if C code can't use an array.
 
-    It may have more rows. It must be writable if ``written``.
+    Args:
+        array: Array to check. It must be C-contiguous.
+        shape: Expected shape. The array may have more rows.
+        name: Name of the array in the error message.
+        dtype: Expected type of the elements.
+        written: True if the array must be writable.
     """
     if array.shape[:1] >= shape[:1] and array.shape[1:] == shape[1:] and array.dtype == dtype:
         flags = array.flags

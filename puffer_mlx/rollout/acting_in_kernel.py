@@ -17,7 +17,7 @@ import numpy as np
 from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import Streams, few_shards, run_pipelined, split_states
+from puffer_mlx.rollout.acting_in_mlx import Streams, run_pipelined, shards_for_gpu, split_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment, WeightCache
 from puffer_mlx.system.backend import kernel_substitute
@@ -28,7 +28,7 @@ UNWRITTEN_LOGPROB = 12345.0  # value of a log-probability that isn't written yet
 
 
 class ActingInKernel:
-    """Collect rollouts with one kernel launch per step: a ``RolloutBackend`` for GPUs.
+    """Collects rollouts with one kernel launch per step: a ``RolloutBackend`` for GPUs.
 
     One half of the agents acts while the environments of the other half step.
 
@@ -58,7 +58,7 @@ class ActingInKernel:
         self._timer = timer
         self._assignment = assignment
         self._blocks: dict[int, list[PolicyBlocks]] = {}  # of each shard, by number of shards
-        self._packed = WeightCache(kernel.weights)
+        self._packed_weights = WeightCache(kernel.pack_weights)
         self.act = mx.compile(kernel.act)
 
     def collect(
@@ -75,60 +75,64 @@ class ActingInKernel:
         stream = self._streams()[0]
         T = buffer.horizon
         Q = len(buffer.groups)
-        P = few_shards(Q)
+        P = shards_for_gpu(Q)
         groups = buffer.groups_of(P)
         if not unified():
             buffer.keep_device_copy()
-        arguments = [[arrays[:-1] for arrays in row] for row in buffer.shards(P)]
+        arguments = [[arrays[:-1] for arrays in row] for row in buffer.step_arrays(P)]
         with building, mx.stream(stream):
             blocks = self._policy_blocks(P)
             packed = self._weights(weights)
-            shard_states = [kernel.state(*(states[g] for g in indices)) for indices in groups]
-            shard_states = [
-                kernel.in_blocks(*each) for each in zip(shard_states, blocks, strict=True)
-            ]
+            shard_states = []
+            for indices, shard_blocks in zip(groups, blocks, strict=True):
+                by_rows = kernel.pack_states(*(states[g] for g in indices))
+                shard_states.append(kernel.to_slots(by_rows, shard_blocks))
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
         mx.eval(packed, shard_states, noises)
         block_rows = [None if each is None else each.block_rows for each in blocks]
         buffer.views.logprobs[0, 0] = UNWRITTEN_LOGPROB
         timer.lap("eval_copy_in")
 
-        def begin(t: int, p: int) -> Any:
+        def begin(t: int, shard: int) -> Any:
+            state = shard_states[shard]
+            step_noise = noises[t * P + shard]
             with building, mx.stream(stream):
-                shard_states[p] = self.act(
-                    packed, shard_states[p], noises[t * P + p], *arguments[t][p], block_rows[p]
+                shard_states[shard] = self.act(
+                    packed, state, step_noise, *arguments[t][shard], block_rows[shard]
                 )
-            mx.async_eval(shard_states[p])
-            return shard_states[p]
+            mx.async_eval(shard_states[shard])
+            return shard_states[shard]
 
         run_pipelined(buffer.steps(environments, P), groups, timer, begin)
-        # A substitute for the kernel, as tests use, need not write.
+        # A kernel that writes to a copy of the memory leaves the first element unwritten. Tests may
+        # replace the kernel by a function that writes nothing.
         if buffer.views.logprobs[0, 0] == UNWRITTEN_LOGPROB and kernel_substitute() is None:
             raise RuntimeError("MLX copied the rollout's memory, so the chosen actions are lost")
         with building, mx.stream(stream):
-            by_rows = (kernel.by_rows(*each) for each in zip(shard_states, blocks, strict=True))
-            unpacked = (kernel.state_after(packed_state) for packed_state in by_rows)
-            after = [each for state in unpacked for each in split_states(state, Q // P)]
+            after = []
+            for by_slots, shard_blocks in zip(shard_states, blocks, strict=True):
+                by_rows = kernel.to_rows(by_slots, shard_blocks)
+                after += split_states(kernel.unpack_state(by_rows), Q // P)
         mx.eval(after)
         timer.lap("eval_env")
         return after
 
     def _policy_blocks(self, shards: int) -> Sequence[PolicyBlocks | None]:
-        """Return each shard's policy blocks, or None for each shard without self-play. Cached."""
+        """Return each shard's policy blocks, cached; without self-play, None for each shard."""
         if self._assignment is None:
             return [None] * shards
         if shards not in self._blocks:
             policies = np.split(self._assignment.policy, shards)
-            agents = self._kernel.block(len(policies[0]))
+            agents = self._kernel.agents_per_block(len(policies[0]))
             self._blocks[shards] = [blocks_of_agents(each, agents) for each in policies]
         return self._blocks[shards]
 
     def _weights(self, weights: Any) -> mx.array:
         """Return the weights of all policies in the kernel's layout, cached per policy."""
         if self._assignment is None:
-            return self._kernel.weights(weights)
-        each = self._packed(weights)
-        return pack_arrays(each)[0].reshape(len(each), -1)
+            return self._kernel.pack_weights(weights)
+        packed = self._packed_weights(weights)
+        return pack_arrays(packed)[0].reshape(len(packed), -1)
 
 
 def blocks_of_agents(policies: np.ndarray, agents: int) -> PolicyBlocks:
@@ -142,29 +146,29 @@ def blocks_of_agents(policies: np.ndarray, agents: int) -> PolicyBlocks:
 
 
 def blocks_of_games(policies: np.ndarray, games: int) -> PolicyBlocks:
-    """Divide games of S agents into blocks of games in which the same policies play.
+    """Divide environments ("games") of S agents into blocks in which the same policies play.
 
-    A game is an environment with several agents.
+    For each block of games there are S policy blocks: block i contains agent i of each game.
 
     Args:
         policies: (E, S), policy of each agent; the agents of a game are contiguous.
         games: Number of games per block.
 
     Returns:
-        Policy blocks, S for each block of games: one per agent of a game.
+        The policy blocks; the S blocks of a block of games are adjacent.
     """
     S = policies.shape[1]
     lineups, indices = np.unique(policies, axis=0, return_inverse=True)
     blocks = []
     for index, lineup in enumerate(lineups):
-        same = np.flatnonzero(indices.reshape(-1) == index)
-        # Copies of the last game fill the last block.
-        filled = np.pad(same, (0, -len(same) % games), mode="edge").reshape(-1, 1, games)
-        rows = S * filled + np.arange(S)[:, None]  # (blocks, S, games)
+        members = np.flatnonzero(indices.reshape(-1) == index)
+        missing = -len(members) % games  # copies of the last game fill the last block
+        in_blocks = np.pad(members, (0, missing), mode="edge").reshape(-1, 1, games)
+        rows = S * in_blocks + np.arange(S)[:, None]  # (blocks, S, games)
         policy = np.broadcast_to(lineup[:, None], (len(rows), S, 1))
         blocks.append(np.concatenate([policy, rows], axis=2).reshape(-1, 1 + games))
     block_rows = np.concatenate(blocks).astype(np.int32)
-    order = block_rows[:, 1:].reshape(-1)
-    back = np.empty(policies.size, np.int32)
-    back[order] = np.arange(len(order))
-    return PolicyBlocks(mx.array(block_rows), mx.array(order), mx.array(back))
+    rows_of_slots = block_rows[:, 1:].reshape(-1)
+    slots_of_rows = np.empty(policies.size, np.int32)
+    slots_of_rows[rows_of_slots] = np.arange(len(rows_of_slots))
+    return PolicyBlocks(mx.array(block_rows), mx.array(rows_of_slots), mx.array(slots_of_rows))

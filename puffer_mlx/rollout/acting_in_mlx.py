@@ -17,7 +17,7 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import PreparedStep, VecEnv
 
-Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects rollouts
+Streams = Callable[[], list[mx.Stream]]  # returns streams of the thread that collects rollouts
 
 
 def one_shard_per_group(groups: int) -> int:
@@ -25,7 +25,7 @@ def one_shard_per_group(groups: int) -> int:
     return groups
 
 
-def few_shards(groups: int) -> int:
+def shards_for_gpu(groups: int) -> int:
     """Return the number of shards of the agents for acting on a GPU.
 
     It is the smallest divisor of ``groups`` above 1: two shards are enough to overlap acting with
@@ -48,60 +48,61 @@ def run_pipelined(
         steps: Prepared environment steps, by step and shard (``RolloutBuffer.steps``).
         groups: Indices of the groups in each shard.
         timer: Measures the phases ``eval_act`` and ``eval_env``.
-        begin: (step, shard) -> the arrays to wait for, after submitting the computation of actions.
-        store: (step, shard, arrays) writes the computed actions to the rollout's memory. None when
-            the device has written them there.
+        begin: (step, shard) -> arrays. Submits the computation of actions, and returns the arrays
+            to wait for.
+        store: (step, shard, arrays) writes the computed actions to the rollout's memory. None if
+            the device writes actions to that memory itself.
         streams: Number of streams on which shards alternate, for the timeline.
     """
     timeline = timer.timeline
     shards = range(len(groups))
-    start_times = [0.0 for _ in shards]  # of the current action or step of each shard
-    pending: tuple[int, int, Any] | None = None
+    start_times = [0.0 for _ in shards]  # when each shard began to act or to step
+    pending: tuple[int, int, Any] | None = None  # step, shard and arrays that are being computed
 
-    def finish(t: int, p: int, chosen: Any) -> None:
+    def finish(t: int, shard: int, chosen: Any) -> None:
         """Wait for the actions of a shard, and send them to its environments."""
         mx.eval(chosen)
         timer.lap("eval_act")
         if timeline:
-            row = f"{ACTING} {p % streams}"
+            row = f"{ACTING} {shard % streams}"
             timeline.span(
-                row, "act", start_times[p], timer.last_lap_end, group=groups[p][0], step=t
+                row, "act", start_times[shard], timer.last_lap_end, group=groups[shard][0], step=t
             )
         if store is not None:
-            store(t, p, chosen)
-        start_times[p] = timer.last_lap_end
-        steps[t][p].send()
+            store(t, shard, chosen)
+        start_times[shard] = timer.last_lap_end
+        steps[t][shard].send()
         timer.lap("eval_env")
 
-    def arrive(t: int, p: int) -> None:
-        steps[t - 1][p].wait()  # for t = 0: steps from before the rollout
+    def wait_for_environments(t: int, shard: int) -> None:
+        """Wait until a shard's environments have written row t."""
+        steps[t - 1][shard].wait()  # for t = 0: steps from before the rollout
         timer.lap("eval_env")
         if timeline and t:
-            first = groups[p][0]
-            timeline.span(
-                ENVIRONMENTS, "step", start_times[p], timer.last_lap_end, group=first, step=t - 1
-            )
-        start_times[p] = timer.last_lap_end
+            first = groups[shard][0]
+            began = start_times[shard]
+            timeline.span(ENVIRONMENTS, "step", began, timer.last_lap_end, group=first, step=t - 1)
+        start_times[shard] = timer.last_lap_end
 
     for t in range(len(steps)):
-        for p in shards:
-            if pending and pending[1] == p:  # a single shard, so nothing overlaps
+        for shard in shards:
+            if pending and pending[1] == shard:  # it is the only shard: no other acts meanwhile
                 finish(*pending)
                 pending = None
-            arrive(t, p)
-            chosen = begin(t, p)
+            wait_for_environments(t, shard)
+            chosen = begin(t, shard)
             timer.lap("eval_act")
             if pending:
                 finish(*pending)
-            pending = t, p, chosen
+            pending = t, shard, chosen
     if pending:
         finish(*pending)
-    for p in shards:
-        arrive(len(steps), p)
+    for shard in shards:
+        wait_for_environments(len(steps), shard)
 
 
 class ActingInMLX:
-    """Collect rollouts with MLX operations: a ``RolloutBackend`` for any device.
+    """Collects rollouts with MLX operations: a ``RolloutBackend`` for any device.
 
     Shards of the agents act alternately. While the device computes the actions of one shard, the
     host prepares the next one, and the environments of other shards step.
@@ -150,31 +151,33 @@ class ActingInMLX:
         T = buffer.horizon
         Q = len(buffer.groups)
         P = self.shards(Q)
-        shards = buffer.shards(P)
+        step_arrays = buffer.step_arrays(P)
         groups = buffer.groups_of(P)
         with building, mx.stream(streams[0]):
             shard_states = [concat_states(states, indices) for indices in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
-            acts = [self.act] * P
+            functions = [self.act] * P
             if self._assignment is not None:
                 policies = np.split(self._assignment.policy, P)
-                acts = [step_by_policy(self.act, each) for each in policies]
+                functions = [step_by_policy(self.act, each) for each in policies]
         mx.eval(noises, shard_states)
         timer.lap("eval_copy_in")
 
-        def begin(t: int, p: int) -> mx.array:
-            observations, mask, terminals, *_ = shards[t][p]
-            with building, mx.stream(streams[p % len(streams)]):
-                chosen, shard_states[p] = acts[p](
-                    weights, observations, shard_states[p], noises[t * P + p], mask, terminals
+        def begin(t: int, shard: int) -> mx.array:
+            observations, mask, terminals, *_ = step_arrays[t][shard]
+            step_noise = noises[t * P + shard]
+            state = shard_states[shard]
+            with building, mx.stream(streams[shard % len(streams)]):
+                chosen, shard_states[shard] = functions[shard](
+                    weights, observations, state, step_noise, mask, terminals
                 )
-            mx.async_eval(chosen, shard_states[p])
+            mx.async_eval(chosen, shard_states[shard])
             return chosen
 
-        def store(t: int, p: int, chosen: mx.array) -> None:
+        def store(t: int, shard: int, chosen: mx.array) -> None:
             rows = np.asarray(chosen)
             timer.lap("eval_copy_out")
-            buffer.record(shards[t][p], rows)
+            buffer.record(step_arrays[t][shard], rows)
             timer.lap("eval_store")
 
         steps = buffer.steps(environments, P)
@@ -197,13 +200,13 @@ def step_by_policy(act: Callable[..., Any], policies: np.ndarray) -> Callable[..
         A function with the arguments of a single policy's step, except that ``weights`` is a list
         with the weights of each policy.
     """
-    present = np.unique(policies).tolist()
-    rows = [mx.array(np.flatnonzero(policies == p), mx.int32) for p in present]
-    order = np.argsort(policies, kind="stable")
-    back = mx.array(np.argsort(order), mx.int32)
+    used_policies = np.unique(policies).tolist()
+    agents = [mx.array(np.flatnonzero(policies == policy), mx.int32) for policy in used_policies]
+    agents_by_policy = np.argsort(policies, kind="stable")
+    positions = mx.array(np.argsort(agents_by_policy), mx.int32)
 
     def step(weights: list[Any], *inputs: Any) -> Any:
-        return act([weights[p] for p in present], *inputs, rows, back)
+        return act([weights[policy] for policy in used_policies], *inputs, agents, positions)
 
     return step
 
@@ -215,18 +218,18 @@ def concat_states(states: list[State], groups: range) -> State:
         states: State of each group.
         groups: Indices of the groups to concatenate.
     """
-    first, *others = (states[g] for g in groups)
-    if not others:
+    group_states = [states[g] for g in groups]
+    first = group_states[0]
+    if len(group_states) == 1:
         return first
     dtypes = {array.dtype for array in leaves(first)}
     if pack_arrays.choose() is None or dtypes != {mx.float32}:
-        return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
-    leaf_arrays = [*zip(leaves(first), *map(leaves, others), strict=True)]
-    shapes = [(sum(map(len, each)), *each[0].shape[1:]) for each in leaf_arrays]
-    arrays = iter(
-        unpack_arrays(pack_arrays([array for each in leaf_arrays for array in each])[0], shapes)
-    )
-    return tree_map(lambda _: next(arrays), first)
+        return tree_map(lambda *arrays: mx.concatenate([*arrays]), *group_states)
+    by_leaf = [*zip(*map(leaves, group_states), strict=True)]  # each leaf's arrays of all groups
+    packed = pack_arrays([array for arrays in by_leaf for array in arrays])[0]
+    shapes = [(sum(map(len, arrays)), *arrays[0].shape[1:]) for arrays in by_leaf]
+    concatenated = iter(unpack_arrays(packed, shapes))
+    return tree_map(lambda _: next(concatenated), first)  # in the order of ``leaves``
 
 
 def split_states(state: State, groups: int) -> list[State]:

@@ -3,10 +3,10 @@
 A rollout buffer is a set of MLX arrays with writable NumPy views of the same memory. Environments
 write rows and the policy reads them without a copy. Arrays are time-major:
 
-| field | shape | row t holds |
+| field | shape | contents of row t |
 | --- | --- | --- |
-| observations | (T + 1, N, D) | observation for the action of row t |
-| rewards, terminals | (T + 1, N) | outcome of action t - 1; arrives with observation t |
+| observations | (T + 1, N, D) | observation t, from which action t is chosen |
+| rewards, terminals | (T + 1, N) | outcome of action t - 1, written with observation t |
 | masks | (T + 1, N, A) | legal actions at t (uint8; None without masks) |
 | final_observations | (T + 1, N) | above 0 if observation t is an episode's last (``VecEnv``) |
 | actions | (T, N, heads) | action at t; float32, also for discrete actions |
@@ -49,7 +49,10 @@ UNWRITTEN_TERMINAL = -1.0  # value of a terminal that isn't written yet
 
 
 class Views(NamedTuple):
-    """NumPy views of the arrays of a rollout that a policy reads or writes."""
+    """NumPy views of a rollout's arrays, T or more rows each, for an actor in C.
+
+    The actor reads observations, terminals and masks, and writes the other arrays.
+    """
 
     observations: np.ndarray
     terminals: np.ndarray
@@ -88,7 +91,9 @@ class RolloutBuffer:
     Attributes:
         views: NumPy views of the arrays that a policy reads and writes.
         rows: NumPy views of the arrays that environments write, with T + 1 rows.
-        last_rows: NumPy view of ``final_observations``, (T + 1, N), or None.
+        final_observation_rows: NumPy view of the field ``final_observations``, (T + 1, N), or None.
+        outputs: The rows that environments write, by step t <= T and group.
+        taken: NumPy views of the actions that environments read, by step t < T and group.
         fields: Arrays that training reads, by name. Masks and final_observations may be None.
     """
 
@@ -113,7 +118,7 @@ class RolloutBuffer:
         self.masks, self._masks = None, None
         if spec.mask_size:
             self.masks, self._masks = _shared((T + 1, N, spec.mask_size), mx.uint8)
-        self.final_observations, self.last_rows = (
+        self.final_observations, self.final_observation_rows = (
             _shared((T + 1, N), mx.float32) if final_observations else (None, None)
         )
         self.views = Views(
@@ -125,33 +130,44 @@ class RolloutBuffer:
             self._values,
         )
         self.rows = Rows(
-            self._observations, self._rewards, self._terminals, self._masks, self.last_rows
+            self._observations,
+            self._rewards,
+            self._terminals,
+            self._masks,
+            self.final_observation_rows,
         )
 
         n = N // groups
         self.groups = [slice(g * n, (g + 1) * n) for g in range(groups)]
-        # For each step and group: rows that environments write, actions that they read.
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
         self.taken = [[self._actions[t, g] for g in self.groups] for t in range(T)]
-        self._shards: dict[int, list[list[StepArrays]]] = {}
+        self._step_arrays: dict[int, list[list[StepArrays]]] = {}
         self._steps: dict[tuple[VecEnv, int], list[list[PreparedStep]]] = {}
         self._device_copy: mx.array | None = None
         names = "observations actions logprobs rewards terminals masks final_observations values"
         self.fields = {name: getattr(self, name) for name in names.split()}
 
-    def shards(self, count: int) -> list[list[StepArrays]]:
-        """Return the arrays of each step t < T for each of ``count`` equal shards. Cached."""
-        if count not in self._shards:
-            agents = self._agents(count)
-            rows = [[self._step_arrays(t, each) for each in agents] for t in range(self.horizon)]
+    def step_arrays(self, count: int) -> list[list[StepArrays]]:
+        """Return the arrays that a policy reads and writes, by step t < T and shard. Cached.
+
+        Args:
+            count: Number of equal shards of the agents.
+        """
+        if count not in self._step_arrays:
+            shards = self._agents(count)
+            rows = [[self._arrays_of(t, agents) for agents in shards] for t in range(self.horizon)]
             mx.eval([arrays[:-1] for row in rows for arrays in row])
-            self._shards[count] = rows
-        return self._shards[count]
+            self._step_arrays[count] = rows
+        return self._step_arrays[count]
 
     def steps(self, environments: VecEnv, count: int) -> list[list[PreparedStep]]:
-        """Return a prepared environment step for each t < T and each of ``count`` shards. Cached.
+        """Return the prepared environment steps, by step t < T and shard. Cached.
 
         Step t reads the actions of row t, and writes row t + 1.
+
+        Args:
+            environments: Environments to step.
+            count: Number of equal shards of the agents.
         """
         key = environments, count
         if key not in self._steps:
@@ -186,7 +202,7 @@ class RolloutBuffer:
 
         return PreparedStep(send, wait)
 
-    def _step_arrays(self, t: int, agents: slice) -> StepArrays:
+    def _arrays_of(self, t: int, agents: slice) -> StepArrays:
         inputs = self.observations, self.masks, self.terminals
         outputs = self.actions, self.logprobs, self.values, self._device_copy
         views = self._actions, self._logprobs, self._values
@@ -194,27 +210,29 @@ class RolloutBuffer:
         return StepArrays(*arrays, tuple(view[t, agents] for view in views))  # type: ignore
 
     def keep_device_copy(self) -> None:
-        """Make training read a copy of the observations (T steps) in GPU memory.
+        """Let training read a copy of the rollout's observations in GPU memory.
 
         The acting kernel writes the copy (``StepArrays.obs_copy``), so a GPU with separate memory
-        transfers the host's observations only once. The next ``begin`` ends this.
+        transfers the host's observations only once. After the next ``begin``, training reads the
+        original again.
         """
         if self._device_copy is None:
             T, *shape = self.observations.shape
             self._device_copy = mx.zeros((T - 1, *shape), self.observations.dtype)
             mx.eval(self._device_copy)
-            self._shards = {}
+            self._step_arrays = {}  # the cached arrays lack the copy
         self.fields["observations"] = self._device_copy
 
     def mark(self) -> None:
-        """Mark all steps of a rollout but the last as unwritten, so that progress can be read.
+        """Mark the rows 1 to T - 1 as unwritten, before environments write them.
 
-        See ``written_fraction`` and ``written_steps``.
+        During the rollout, ``written_fraction`` and ``written_steps`` count marked rows that are
+        overwritten.
         """
         self._terminals[1:-1] = UNWRITTEN_TERMINAL
 
     def mark_last(self) -> None:
-        """Mark the last step of a rollout as unwritten, so that its end can be read.
+        """Mark row T as unwritten, so that ``written_steps`` counts the last step, too.
 
         This overwrites the terminals of row T. If the rollout fails, ``restore`` must replace them.
         """
@@ -222,29 +240,32 @@ class RolloutBuffer:
 
     @property
     def written_steps(self) -> np.ndarray:
-        """Number of steps that the environments wrote since ``mark``, (N,) int."""
+        """Number of steps of each agent that the environments wrote since ``mark``, (N,) int."""
         unwritten = self._terminals[1:] == UNWRITTEN_TERMINAL
         return np.where(unwritten.any(0), unwritten.argmax(0), self.horizon)
 
-    def rows_after(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        """Return each agent's row of environment outputs after some steps, by field.
+    def env_outputs_after(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the environments' outputs after another number of steps for each agent.
 
         Args:
-            steps: (N,) int, number of steps of each agent.
+            steps: (N,) int, number of steps of each agent, 0 to T.
+
+        Returns:
+            Arrays (N, ...) by field: observations, rewards, terminals and others of ``Rows``.
         """
         agents = np.arange(len(steps))
         rows = self.rows._asdict().items()
         return {name: array[steps, agents] for name, array in rows if array is not None}
 
     def excerpt(self, begin: int, end: int) -> "RolloutBuffer":
-        """Return a new rollout buffer with copies of the environments' rows begin to end.
+        """Return a new rollout buffer with a copy of the steps ``begin`` <= t < ``end``.
 
-        Its horizon is ``end - begin``.
+        It contains what environments wrote: the rows ``begin`` to ``end``, both included.
         """
         buffer = RolloutBuffer(self._spec, end - begin, self.rewards.shape[1], len(self.groups))
-        for to, source in zip(buffer.rows, self.rows, strict=True):
-            if to is not None and source is not None:
-                np.copyto(to, source[begin : end + 1])
+        for target, source in zip(buffer.rows, self.rows, strict=True):
+            if target is not None and source is not None:
+                np.copyto(target, source[begin : end + 1])
         return buffer
 
     @property
@@ -273,24 +294,24 @@ class RolloutBuffer:
             if to is not None and source is not None:
                 np.copyto(to[0], source[previous.horizon])
 
-    def carry(self, row: int = -1) -> dict[str, mx.array]:
-        """Return a copy of one row of environment outputs, by field.
+    def env_outputs(self, row: int = -1) -> dict[str, mx.array]:
+        """Return a copy of what the environments wrote to one row, by field.
 
         Args:
-            row: Index of the row; by default T, the start of the next rollout.
+            row: Index of the row; by default T, with which the next rollout begins.
         """
-        rows = self._rows(row)._asdict()
-        return {name: mx.array(row) for name, row in rows.items() if row is not None}
+        arrays = self._rows(row)._asdict()
+        return {name: mx.array(array) for name, array in arrays.items() if array is not None}
 
-    def restore(self, carry: Mapping[str, mx.array | np.ndarray]) -> None:
-        """Overwrite row T, the start of the next rollout.
+    def restore(self, outputs: Mapping[str, mx.array | np.ndarray]) -> None:
+        """Overwrite row T, with which the next rollout begins.
 
         Args:
-            carry: Result of ``carry`` or ``rows_after``.
+            outputs: Result of ``env_outputs`` or ``env_outputs_after``.
         """
-        for name, row in self._rows(self.horizon)._asdict().items():
-            if row is not None:
-                np.copyto(row, np.asarray(carry[name]))
+        for name, array in self._rows(self.horizon)._asdict().items():
+            if array is not None:
+                np.copyto(array, np.asarray(outputs[name]))
 
     def record(self, step: StepArrays, rows: np.ndarray) -> None:
         """Store the actions, log-probabilities and values of one step of n agents.

@@ -6,6 +6,7 @@ one kernel that steps all environments (``ops/gpu/acting/environments.kernel.h``
 steps without waiting for results; all data between steps stays in GPU memory.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.spec import EnvSpec
 
 BLOCK_THREADS = 64  # threads per block
-MIN_WARPS = 512  # fill a large GPU; fewer environments are spread over more warps
+MAX_SPREAD_WARPS = 512  # warps among which few environments are spread; they fill a large GPU
 
 
 class RolloutInSteps:
@@ -59,16 +60,16 @@ class RolloutInSteps:
         """Return the precision of the weights with which a policy acts for n agents."""
         return self.acting_precision
 
-    def weights(self, weights: Any, n: int) -> Any:
-        """Return a policy's weights unchanged, as ``launch`` takes them."""
+    def pack_weights(self, weights: Any, n: int) -> Any:
+        """Return a policy's weights unchanged: ``launch`` needs no other layout."""
         return weights
 
-    def state(self, *groups: State) -> State:
+    def pack_states(self, *groups: State) -> State:
         """Concatenate the recurrent states of groups of agents, for ``launch``."""
         return concat_states([*groups], range(len(groups)))
 
-    def state_after(self, states: State) -> State:
-        """Return the recurrent states of all agents, which ``launch`` returned, unchanged."""
+    def unpack_state(self, states: State) -> State:
+        """Return the recurrent states that ``launch`` returned unchanged: they aren't packed."""
         return states
 
     def nbytes(self, horizon: int, agents: int) -> int:
@@ -84,7 +85,7 @@ class RolloutInSteps:
         return 2 * (horizon + 1) * agents * row + 4 * (horizon * agents * row_floats + 2 * structs)
 
     def fits(self, horizon: int, agents: int) -> bool:
-        """Return True if the kernel supports the size of a step: enough rows, 32-bit indices."""
+        """Return True if a step has enough environments for Metal, and 32-bit indices suffice."""
         environments = agents // self.game.agents
         row = max(self._spec.observation_size, self._spec.mask_size)
         elements = max(agents * row, environments * self.game.words)
@@ -102,8 +103,9 @@ class RolloutInSteps:
         """Run a rollout of T steps of N agents: see ``RolloutOnGPU.launch``."""
         log = self.game.log
         end = log + self.game.logs
-        emptied = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
-        games = mx.contiguous(mx.concatenate(emptied, axis=1).T)
+        # Logs begin empty in each call, because the host adds up the logs of all calls.
+        columns = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
+        games = mx.contiguous(mx.concatenate(columns, axis=1).T)  # (words, E)
         observations = []
         choices = []
         last = arrived
@@ -111,7 +113,7 @@ class RolloutInSteps:
         terminals = [arrived.terminals]
         masks = [arrived.masks]
         for t in range(horizon):
-            step_noise = mx.take(noise, t, 0)  # a view, unlike an index
+            step_noise = mx.take(noise, t, 0)  # doesn't copy, unlike noise[t]
             observations.append(last.observations)
             choice, states, games, outputs = self._step(weights, states, step_noise, games, last)
             mx.async_eval(choice, states, games, outputs)  # the GPU starts at once
@@ -137,7 +139,15 @@ class RolloutInSteps:
     def _step_once(
         self, act: Any, weights: Any, states: State, noise: mx.array, games: mx.array, last: Any
     ) -> Any:
-        """Compute one step of the policy, and one step of all environments.
+        """Compute one step of the policy, and one step of all environments on the GPU.
+
+        Args:
+            act: The policy's step, from ``compile_act``.
+            weights: Weights of the policy; in self-play a list, one item per policy.
+            states: Recurrent states of all agents.
+            noise: (N, heads), random numbers for sampling.
+            games: (words, E), environment structs.
+            last: ``EnvOutputs`` of the previous step.
 
         Returns:
             Actions with log-probabilities and values (heads + 2, N), recurrent states, environment
@@ -167,9 +177,9 @@ class RolloutInSteps:
         N = len(actions)
         D = spec.observation_size
         legal = max(1, spec.mask_size)
-        apart = 1
-        while 2 * apart <= 32 and 2 * apart * E <= 32 * MIN_WARPS:
-            apart *= 2
+        stride = 1  # threads per environment, of which one steps it: see the kernel
+        while 2 * stride <= 32 and 2 * stride * E <= 32 * MAX_SPREAD_WARPS:
+            stride *= 2
         inputs = {
             "observations_before": observations,
             "masks_before": placeholder(mx.uint8) if mask is None else mask,
@@ -185,16 +195,19 @@ class RolloutInSteps:
             "games_after": games.shape,
         }
         *rows, masks, games = launch(
-            *(ENVIRONMENTS_FILE, self.game.rules, inputs, outputs),
-            threads=-(-E * apart // BLOCK_THREADS) * BLOCK_THREADS,
+            ENVIRONMENTS_FILE,
+            self.game.rules,
+            inputs,
+            outputs,
+            threads=math.ceil(E * stride / BLOCK_THREADS) * BLOCK_THREADS,
             block=BLOCK_THREADS,
-            APART=apart,
+            APART=stride,
             PLAYERS=self.game.agents,
             SEEN=D,
             HEADS=spec.action.heads,
             LEGAL=legal,
             WORDS=words,
-            LARGE=int(self.game.large),
+            LARGE=int(self.game.exceeds_registers),
             THREADS=BLOCK_THREADS,
         )
         return [games, *rows, *([] if mask is None else [masks])]

@@ -239,7 +239,7 @@ class BufferOnGPU:
         fields: Arrays that training reads, by name. Masks may be None, final_observations is.
     """
 
-    last_rows = None
+    final_observation_rows = None
 
     def __init__(
         self,
@@ -302,18 +302,18 @@ class BufferOnGPU:
         self.last = last
         self._observations = fields["observations"]
 
-    def carry(self, row: int = -1) -> dict[str, mx.array]:
-        """Return the environment outputs after the last action, by field.
+    def env_outputs(self, row: int = -1) -> dict[str, mx.array]:
+        """Return what the environments wrote before or after a rollout, by field.
 
         Args:
-            row: 0 for the outputs before the first action instead.
+            row: 0 for the outputs before the first action, otherwise those after the last action.
         """
         outputs = (self.last if row else self.first)._asdict()
         return {name: array for name, array in outputs.items() if array is not None}
 
-    def restore(self, carry: dict[str, mx.array]) -> None:
-        """Begin the next rollout with environment outputs from ``carry``."""
-        self.last = EnvOutputs(**{"masks": None, **carry})
+    def restore(self, outputs: dict[str, mx.array]) -> None:
+        """Begin the next rollout with the result of ``env_outputs``."""
+        self.last = EnvOutputs(**{"masks": None, **outputs})
 
 
 class RolloutsOnGPU:
@@ -398,7 +398,7 @@ class RolloutsOnGPU:
         T = buffer.horizon
         stream = self._streams()[0]
         with building, mx.stream(stream):
-            packed = self._packed_states if states is self._after else kernel.state(*states)
+            packed = self._packed_states if states is self._after else kernel.pack_states(*states)
             structs = environments.structs
         inputs = weights, packed, noise, structs, buffer.first
         if not self.steps:
@@ -478,7 +478,7 @@ class RolloutsOnGPU:
             The rollout's fields that aren't None, each group's states, and the last actions.
         """
         rollout = join_rollouts(launches)
-        after = split_states(self._kernel.state_after(rollout.states), groups)
+        after = split_states(self._kernel.unpack_state(rollout.states), groups)
         fields = {name: field for name, field in rollout._asdict().items() if field is not None}
         return fields, after, _last_row(rollout.actions)
 
@@ -491,7 +491,7 @@ class RolloutsOnGPU:
             The launch's results, the last environment outputs, and sums of logs.
         """
         game = self._kernel.game
-        packed = self._kernel.weights(weights, noise.shape[1])
+        packed = self._kernel.pack_weights(weights, noise.shape[1])
         launched = self._kernel.launch(len(noise), packed, states, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
         masks = None if launched.masks is None else _last_row(launched.masks)

@@ -6,7 +6,7 @@ plays all agents. The assignment doesn't change the order of the agents.
 
 | rules | historical environments in each buffer | the opponent's agents |
 | --- | --- | --- |
-| PufferLib 4.0's | the last blocks of environments, one block per opponent | the second half |
+| PufferLib 4.0's | one block of environments per opponent, at the buffer's end | the second half |
 | PufferLib 5.0's | the last environments | declared by the environment (``agents[i].policy``) |
 
 Environments written for 4.0 can't declare policies. With 5.0's rules, opponents then play the
@@ -39,13 +39,12 @@ class WeightCache:
 
     def __call__(self, policies: Sequence[Any]) -> list[Any]:
         """Return the function's value for each policy. Calls it only for new weights."""
-        previous = self._entries
-        self._entries = [
-            next((entry for entry in previous if entry[0] is weights), None)
-            or (weights, self._function(weights))
-            for weights in policies
-        ]
-        return [value for _, value in self._entries]
+        entries = []
+        for weights in policies:
+            entry = next((entry for entry in self._entries if entry[0] is weights), None)
+            entries.append(entry or (weights, self._function(weights)))
+        self._entries = entries
+        return [value for _, value in entries]
 
 
 class PolicyAssignment(NamedTuple):
@@ -96,10 +95,10 @@ def assign_in_blocks(vec: VecEnv, opponents: int, fraction: float) -> PolicyAssi
     environments, _ = _declared_policies(vec)
     counts = _agent_counts(vec, environments)
     team = _team_size(vec, counts)
-    agents = vec.num_agents // vec.num_groups
-    each = int(agents * fraction) // team  # environments per opponent
-    historical = each * opponents
-    if not _is_valid_count(opponents) or each < 1 or historical * team * 2 >= agents:
+    agents = vec.num_agents // vec.num_groups  # of a buffer
+    per_opponent = int(agents * fraction) // team  # environments of a buffer
+    historical = per_opponent * opponents
+    if not _is_valid_count(opponents) or per_opponent < 1 or historical * team * 2 >= agents:
         raise UserError(
             f"{opponents} opponents with {fraction:g} of a buffer's {agents} agents each play in"
             f" {historical} of {agents // (2 * team)} environments",
@@ -108,7 +107,7 @@ def assign_in_blocks(vec: VecEnv, opponents: int, fraction: float) -> PolicyAssi
             " vec.frozen_bank_pct or vec.total_agents",
         )
     tags = np.zeros((vec.num_groups, agents // (2 * team)), np.int32)
-    tags[:, tags.shape[1] - historical :] = np.repeat(np.arange(1, opponents + 1), each)
+    tags[:, tags.shape[1] - historical :] = np.repeat(np.arange(1, opponents + 1), per_opponent)
     return _second_halves(environments, counts, tags.reshape(-1))
 
 
@@ -129,13 +128,14 @@ def assign_as_declared(vec: VecEnv, opponents: int, fraction: float) -> PolicyAs
     """
     environments, policies = _declared_policies(vec)
     counts = _agent_counts(vec, environments)
-    historical = _last_of_each_buffer(vec, counts, fraction)
+    indices = _historical_indices(vec, counts, fraction)
+    is_historical = indices >= 0
     if policies is None:
         _team_size(vec, counts)
-        tags = np.where(historical >= 0, 1 + historical % max(1, opponents), 0)
+        tags = np.where(is_historical, 1 + indices % max(1, opponents), 0)
         assignment = _second_halves(environments, counts, tags.astype(np.int32))
     else:
-        policy = np.where(historical[environments] >= 0, policies, 0).astype(np.int32)
+        policy = np.where(is_historical[environments], policies, 0).astype(np.int32)
         tags = np.maximum.reduceat(policy, np.cumsum(counts) - counts)
         assignment = PolicyAssignment(policy, environments, tags.astype(np.int32))
     _check_policies(vec, assignment, opponents, fraction)
@@ -168,7 +168,7 @@ def _agent_counts(vec: VecEnv, environments: np.ndarray) -> np.ndarray:
 
 
 def _team_size(vec: VecEnv, counts: np.ndarray) -> int:
-    """Return the number of agents of a team, which is half of an environment.
+    """Return the number of agents of a team: half of the agents of an environment.
 
     Raises:
         UserError: If environments have an odd number of agents, or different numbers.
@@ -195,15 +195,17 @@ def _second_halves(
         counts: (E,), number of agents of each environment.
         tags: (E,), opponent of each environment; 0 for none.
     """
-    firsts = np.cumsum(counts) - counts
-    index = np.arange(len(environments)) - firsts[environments]  # of an agent in its environment
-    second = index >= counts[environments] // 2
-    policy = np.where(second, tags[environments], 0).astype(np.int32)
+    first_agents = np.cumsum(counts) - counts
+    index_in_environment = np.arange(len(environments)) - first_agents[environments]
+    in_second_half = index_in_environment >= counts[environments] // 2
+    policy = np.where(in_second_half, tags[environments], 0).astype(np.int32)
     return PolicyAssignment(policy, environments, tags)
 
 
-def _last_of_each_buffer(vec: VecEnv, counts: np.ndarray, fraction: float) -> np.ndarray:
-    """Number the historical environments of each buffer. Returns (E,), -1 for other environments.
+def _historical_indices(vec: VecEnv, counts: np.ndarray, fraction: float) -> np.ndarray:
+    """Return the index of each historical environment among those of its buffer, (E,).
+
+    Historical are the last environments of each buffer. Other environments have the index -1.
 
     Args:
         vec: E environments.

@@ -1,14 +1,15 @@
-"""Add the values of last observations to rewards, for environments that reset within a step.
+"""Add values to the rewards of steps at which a time limit ended an episode.
 
 In Gymnasium's SAME_STEP mode the step that ends an episode returns the next episode's first
-observation, and the last observation separately (``ReportsFinalObservations``). If a time limit
-ended the episode, the value of the last observation is added to the reward of that step:
+observation, and the episode's last observation separately (``ReportsFinalObservations``). If a time
+limit ended the episode, the value of its last observation is added to the reward of that step:
 
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
 The policy that acted computes the value. Training doesn't clip these rewards again
-(``without_reward_clip``). If last observations have rows (``VecEnv.final_observations``), this
-module isn't used (docs/decisions/0011-last-observations.md).
+(``without_reward_clip``). This module isn't used for environments that return an episode's last
+observation as a row of the rollout (``VecEnv.final_observations``; see
+docs/decisions/0011-last-observations.md).
 """
 
 import math
@@ -25,28 +26,25 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.vec.base import FinalObservations, ReportsFinalObservations, VecEnv
 
 
-def env_with_last_observations(config: Config, vec: VecEnv) -> ReportsFinalObservations | None:
-    """Return the environments if ``add_last_values`` applies to them, else None.
+def env_with_final_observations(config: Config, vec: VecEnv) -> ReportsFinalObservations | None:
+    """Return the environments if ``add_final_values`` applies to them, else None.
 
-    It applies with ``train.bootstrap_truncated`` to environments that report last observations
-    outside the rows.
+    It applies if ``train.bootstrap_truncated`` is True and the environments report an episode's
+    last observation separately from the rollout's rows.
     """
-    bootstrapped = config.train.bootstrap_truncated
-    return (
-        vec
-        if bootstrapped
-        and isinstance(vec, ReportsFinalObservations)
-        and vec.reports_final_observations
-        else None
-    )
+    if not config.train.bootstrap_truncated:
+        return None
+    if not isinstance(vec, ReportsFinalObservations) or not vec.reports_final_observations:
+        return None
+    return vec
 
 
 def without_reward_clip(config: Config) -> Config:
-    """Return a configuration without reward clipping. ``add_last_values`` clips rewards."""
+    """Return a configuration without reward clipping, as ``add_final_values`` clips already."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 
 
-def add_last_values(
+def add_final_values(
     buffer: RolloutBuffer,
     last: FinalObservations,
     policy: Policy,
@@ -58,7 +56,7 @@ def add_last_values(
 
     Args:
         buffer: The rollout; its rewards are changed in place.
-        last: Last observations of the k episodes.
+        last: Last observations of the k episodes that a time limit ended.
         policy: The policy that acted.
         weights: Weights of the policy.
         states: Recurrent states of each group before the rollout.
@@ -75,22 +73,24 @@ def add_last_values(
 def _values(
     buffer: RolloutBuffer, last: FinalObservations, policy: Policy, weights: Any, states: list[Any]
 ) -> np.ndarray:
-    """Return the policy's values of k last observations, (k,) float32."""
+    """Return the policy's values of the last observations of k episodes, (k,) float32."""
     agents = mx.array(last.agents)
-    columns = np.arange(len(last.steps))
-    reported = last.observations.astype(buffer.rows.observations.dtype, copy=False)
+    episodes = np.arange(len(last.steps))
+    last_observations = last.observations.astype(buffer.rows.observations.dtype, copy=False)
     if not policy.is_recurrent:
-        state = policy.initial_state(len(columns))
-        return np.array(policy.act(weights, mx.array(reported), state, None)[2].astype(mx.float32))
-    # Replay the rows before each last observation, to get the state before it.
+        state = policy.initial_state(len(episodes))
+        _, _, value, _ = policy.act(weights, mx.array(last_observations), state, None)
+        return np.array(value.astype(mx.float32))
+    # The value depends on the recurrent state, so the rollout is replayed up to the last row. In
+    # the replay an episode's last observation takes the place of the next one's first observation.
     state = tree_map(lambda *each: mx.concatenate([*each])[agents], *states)
     observations = buffer.rows.observations[:, last.agents]
     terminals = buffer.rows.terminals[:, last.agents]
-    observations[last.steps, columns] = reported
-    terminals[last.steps, columns] = 0
+    observations[last.steps, episodes] = last_observations
+    terminals[last.steps, episodes] = 0
     values = []
     for row, ended in zip(observations, terminals, strict=True):
         not_done = policy.not_done(mx.array(ended))
         _, _, value, state = policy.act(weights, mx.array(row), state, None, None, not_done)
         values.append(value.astype(mx.float32))
-    return np.array(mx.stack(values))[last.steps, columns]
+    return np.array(mx.stack(values))[last.steps, episodes]

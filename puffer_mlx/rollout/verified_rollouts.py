@@ -31,7 +31,8 @@ def rollouts_agree(
 ) -> bool:
     """Return True if a GPU's rollouts equal the host's.
 
-    A few steps are compared, once on a machine. Then the environments' state is restored.
+    The first call on a machine compares ``VERIFIED_STEPS`` steps, then restores the environments'
+    state. Later calls return the stored answer.
 
     Args:
         policy: The acting policy.
@@ -61,7 +62,9 @@ def _rollout(
     assignment: PolicyAssignment | None,
     weights: Any,
 ) -> list[mx.array | None]:
-    """Return the fields of a rollout, collected by the implementation under verification.
+    """Collect a rollout on the GPU or on the host, and return the fields to compare.
+
+    ``verification.Verified`` calls this function for both, and switches ``GPU_ROLLOUTS``.
 
     Args:
         policy: The acting policy.
@@ -75,16 +78,24 @@ def _rollout(
     on_gpu = GPU_ROLLOUTS.choose() is not None
     device = mx.default_device()
     timer = PhaseTimer("", enabled=False)
-    environments: Any = EnvironmentsOnGPU(vec, kernel) if on_gpu else vec
-    groups = 1 if on_gpu else vec.num_groups
-    buffer: Any = (BufferOnGPU if on_gpu else RolloutBuffer)(
-        vec.spec, VERIFIED_STEPS, vec.num_agents, groups
-    )
-    streams = lambda: [mx.default_stream(device)]  # noqa: E731
+    sizes = vec.spec, VERIFIED_STEPS, vec.num_agents
+
+    def streams() -> list[mx.Stream]:
+        return [mx.default_stream(device)]
+
+    environments: Any
+    buffer: Any
+    acting: Any
     if on_gpu:
-        acting: Any = RolloutsOnGPU(kernel, streams, timer, VERIFIED_STEPS)
+        groups = 1
+        environments = EnvironmentsOnGPU(vec, kernel)
+        buffer = BufferOnGPU(*sizes, groups)
+        acting = RolloutsOnGPU(kernel, streams, timer, VERIFIED_STEPS)
         weights = lower(weights, kernel.acting_precision)
     else:
+        groups = vec.num_groups
+        environments = vec
+        buffer = RolloutBuffer(*sizes, groups)
         acting = ActingInMLX(plain_act(policy, assignment), streams, timer, assignment=assignment)
     weights = weights if assignment is None else [weights] * (1 + assignment.opponents)
     states = [policy.initial_state(vec.num_agents // groups) for _ in range(groups)]

@@ -11,7 +11,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import RolloutBackend, choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
-from puffer_mlx.rollout.time_limits import add_last_values, env_with_last_observations
+from puffer_mlx.rollout.time_limits import add_final_values, env_with_final_observations
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.placement import Acting, Placement
@@ -48,7 +48,7 @@ class HostCollector(Collector):
     def _choose_acting(self, acting: Acting) -> None:
         """Choose how the policy acts, and if final observations without a row are reported."""
         config, vec, policy, assignment = acting
-        self._shows_last = env_with_last_observations(config, vec)
+        self._shows_last = env_with_final_observations(config, vec)
         self._reports_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
         self.acting = choose_acting(
@@ -62,7 +62,7 @@ class HostCollector(Collector):
         if rollout.last_observations is not None:
             inputs = (self.policy, rollout.weights, rollout.states, self.config)
             with mx.stream(self.placement.learner):
-                add_last_values(rollout.buffer, rollout.last_observations, *inputs)
+                add_final_values(rollout.buffer, rollout.last_observations, *inputs)
             rollout.last_observations = None
         return rollout
 
@@ -111,7 +111,7 @@ class HostCollector(Collector):
                 *(self.acting, self.placement.rollout, failed.buffer),
                 *(failed.acting, failed.states, failed.noise, steps),
             )
-            self.buffer.restore(failed.buffer.rows_after(steps))
+            self.buffer.restore(failed.buffer.env_outputs_after(steps))
 
     def state_of(self, rollout: Rollout) -> np.ndarray | None:
         """Return the environments' state at the start of a rollout, or None when not saved."""

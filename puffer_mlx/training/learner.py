@@ -289,7 +289,7 @@ class Update:
     def _epoch(self, fields: Fields) -> Epoch:
         """Return the inputs of the epoch's minibatches, from a rollout's arrays by name."""
         learner = self.learner
-        final_observations = self.rollout.buffer.last_rows
+        final_observations = self.rollout.buffer.final_observation_rows
         if learner.trained_agents is not None:
             final_observations = learner.trained_agents.final_observations(final_observations)
         return Epoch(
@@ -336,7 +336,7 @@ class Update:
             and not (self.checks_ratios and not self.learner.first_ratios_are_one)
             and self.learner.algorithm.at_once is None
             and self.noise is None
-            and self.rollout.buffer.last_rows is None
+            and self.rollout.buffer.final_observation_rows is None
         )
 
     def build_graph(self, fields: Fields) -> bool:

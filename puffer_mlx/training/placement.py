@@ -16,7 +16,7 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import count_cores
-from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, make_step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
 from puffer_mlx.rollout.acting_in_c import make_actor
@@ -218,7 +218,7 @@ def choose_placement(acting: Acting, weights: Any, resume_state: Mapping[str, An
         overlaps(config),
         config.train.precision,
         reason,
-        one_kernel=step_on_gpu(acting.policy) is not None,
+        one_kernel=make_step_on_gpu(acting.policy) is not None,
         gpu_rollouts=gpu_rollouts if chosen == GPU_ENVS else None,
         agents=acting.vec.num_agents,
     )

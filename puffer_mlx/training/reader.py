@@ -66,7 +66,11 @@ class TrainedAgents:
         }
 
     def final_observations(self, final_observations: np.ndarray | None) -> np.ndarray | None:
-        """Return ``RolloutBuffer.last_rows`` for the selected agents, (T + 1, n), or None."""
+        """Return a buffer's ``final_observation_rows`` for the selected agents.
+
+        Returns:
+            Array (T + 1, n), or None if the buffer has none.
+        """
         return None if final_observations is None else final_observations[:, self.rows]
 
     def states(self, states: Any) -> Any:

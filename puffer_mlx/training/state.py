@@ -33,7 +33,7 @@ def save_state(trainer: Any) -> SavedState:
     environments = collector.state_of(start) if start else collector.state()
     rank_arrays: dict[str, Any] = {  # arrays that differ between ranks
         "recurrent": start.states if start else collector.states,
-        "carry": start.buffer.carry(0) if start else collector.buffer.carry(),
+        "carry": start.buffer.env_outputs(0) if start else collector.buffer.env_outputs(),
     }
     arrays = {
         **optimizers.to_checkpoint(trainer.train_state.optimizer),
@@ -99,7 +99,7 @@ def restore_state(trainer: Any, weights: Any, state: SavedState) -> bool:
         "scaler": current.scaler,
     }
     if continues:
-        expected |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
+        expected |= {"recurrent": collector.states, "carry": collector.buffer.env_outputs()}
     if trainer.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
         expected["acting"] = current.weights
     trees = state.matching_trees(expected)

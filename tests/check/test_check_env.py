@@ -89,7 +89,7 @@ def said(found: dict[str, list]) -> str:
 
 @pytest.fixture(scope="module")
 def compiled():
-    """A function that compiles the faulty environment with these macros."""
+    """Return a function that compiles the faulty environment with macros."""
 
     @functools.cache
     def make(*macros: str) -> Path:
@@ -214,8 +214,8 @@ def test_pixels_among_other_numbers_may_stay_the_same():
     spec = replace(spec, image_parts=(ImageSlice(1, (2, 2, 3), False),))
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
     env = env_that_saw(spec, low, high, "squared")
-    told = [finding.text for finding in check_observations(env)]
-    assert told[1:] == [
+    texts = [finding.text for finding in check_observations(env)]
+    assert texts[1:] == [
         "observation[0] never changed (14 numbers in all)",
         "observation[13] went beyond ±10 (14 numbers in all)",
     ]

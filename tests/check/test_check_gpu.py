@@ -60,7 +60,7 @@ def verdict_of(name: str, quick: bool = True) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "told", "rounding"),
+    ("architecture", "tf32_variable", "rounding"),
     [
         ("applegpu_g16s", None, ROUNDING_UNIT["fp32"]),  # M4
         ("applegpu_g17s", None, TF32_ROUNDING),  # M5
@@ -68,14 +68,14 @@ def verdict_of(name: str, quick: bool = True) -> Finding:
     ],
 )
 def test_rounding_of_float32_products_depends_on_the_chip(
-    monkeypatch, architecture, told, rounding
+    monkeypatch, architecture, tf32_variable, rounding
 ):
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     monkeypatch.setattr(mx.metal, "is_available", lambda: architecture is not None)
     monkeypatch.setattr(mx, "device_info", lambda device: {"architecture": architecture})
     monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
-    if told is not None:
-        monkeypatch.setenv("MLX_ENABLE_TF32", told)
+    if tf32_variable is not None:
+        monkeypatch.setenv("MLX_ENABLE_TF32", tf32_variable)
     assert rounding_unit("fp32") == rounding
     assert rounding_unit("bf16") == ROUNDING_UNIT["bf16"]
 

@@ -40,7 +40,7 @@ def subject(name: str = "squared") -> EnvUnderTest:
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """A list for a function that changes the rewards (T + 1, N) on the GPU."""
+    """Return a list; a function in it changes the rewards (T + 1, N) on the GPU."""
     real, said = RolloutOnGPU.launch, []
 
     def launch(self, *given):

@@ -29,7 +29,7 @@ STATE = SavedState(
 
 @pytest.fixture
 def config(tmp_path):
-    """The configuration of a small policy; checkpoints go to a temporary folder."""
+    """Return the configuration of a small policy, with a temporary folder for checkpoints."""
     base = Base(checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_keep=2)
     return Config("squared", base=base, policy=Policy(hidden_size=8, num_layers=1))
 

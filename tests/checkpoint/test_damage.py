@@ -19,7 +19,7 @@ SAFETENSORS = "weights.safetensors", "state.safetensors", "normalization.safeten
 
 @pytest.fixture(scope="module")
 def trainer():
-    """A trainer of small environments."""
+    """Yield a trainer in small environments, without MLX's compiler."""
     mx.disable_compile()
     settings = config.load("squared", [*TINY[1:], "--policy.num-layers", "1"])
     with vec.make(settings, 1) as made:

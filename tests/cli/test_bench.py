@@ -17,7 +17,7 @@ SPREAD = {"median", "min", "max"}
 
 @pytest.fixture
 def script(here, scripts):
-    """scripts/bench.py in this process, in an empty working directory."""
+    """Return the module of scripts/bench.py, to run in an empty working directory."""
     return scripts("bench")
 
 

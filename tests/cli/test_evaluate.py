@@ -185,7 +185,7 @@ def test_the_window_option_plays_until_the_window_is_closed(evaluate, monkeypatc
     assert evaluate("squared 17 --window") == 0 and len(drawn) == 3
 
 
-def test_pictures_and_windows_are_told_apart():
+def test_pictures_and_windows_are_distinguished():
     shown = iter([True, True, False, np.zeros((2, 2, 3), np.uint8), True])
     environments = SimpleNamespace(render=lambda: next(shown), spec=SimpleNamespace(name="toy"))
     draw = draw_in_window(config.Config("toy"), environments)  # pyright: ignore

@@ -59,7 +59,7 @@ def test_a_card_has_a_picture_or_is_not_made(trained, run, monkeypatch):
     assert exported(run, "--gif") == (0, "")
     assert (trained / "card" / "replay.gif").read_bytes()[:3] == b"GIF"
     assert "![The agent plays](replay.gif)" in (trained / "card" / "README.md").read_text()
-    monkeypatch.setattr(hub, "main_score_name", lambda summary: None)  # as of an empty one
+    monkeypatch.setattr(hub, "main_score_name", lambda summary: None)  # no episode ended
     code, said = run("export", "latest", "--to", "hub", "--out", "other", "--episodes", 20)
     assert code == 2 and "so there is no score" in said
     assert not (trained / "other").exists() and only(trained, "checkpoints/squared/*").exists()
@@ -92,16 +92,16 @@ def server(monkeypatch):
         pass
 
     class Hub:
-        told: list[tuple] = []
+        calls: list[tuple] = []
         refuses = ""
 
         def create_repo(self, name, exist_ok):
             if self.refuses:
                 raise Refused(f"{self.refuses}\nand more")
-            Hub.told.append(("create", name, exist_ok))
+            Hub.calls.append(("create", name, exist_ok))
 
         def upload_folder(self, folder_path, repo_id):
-            Hub.told.append(("upload", files(folder_path), repo_id))
+            Hub.calls.append(("upload", files(folder_path), repo_id))
 
     package, errors_of = ModuleType("huggingface_hub"), ModuleType("huggingface_hub.errors")
     package.HfApi, package.get_token = Hub, lambda: "a token"  # pyright: ignore
@@ -114,8 +114,8 @@ def server(monkeypatch):
 def test_uploads_use_the_users_login_and_say_why_they_fail(server, tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("a card")
     assert hub.push(tmp_path, "me/agent") == "https://huggingface.co/me/agent"
-    told = [("create", "me/agent", True), ("upload", {"README.md"}, "me/agent")]
-    assert server.HfApi.told == told
+    calls = [("create", "me/agent", True), ("upload", {"README.md"}, "me/agent")]
+    assert server.HfApi.calls == calls
     for spoil, said in (
         (
             lambda: monkeypatch.setattr(server.HfApi, "refuses", "403: not yours"),
@@ -133,4 +133,4 @@ def test_uploads_use_the_users_login_and_say_why_they_fail(server, tmp_path, mon
         spoil()
         with pytest.raises(UserError, match=said):
             hub.push(tmp_path, "me/agent")
-    assert server.HfApi.told == told
+    assert server.HfApi.calls == calls

@@ -57,7 +57,7 @@ def test_scripts_and_commands_are_the_same():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The folder of a checkout whose package prints where it was found."""
+    """Return the folder of a checkout with a package that prints its own location."""
     copy = tmp_path / "a checkout"
     shutil.copytree(ROOT / "scripts", copy / "scripts")
     (copy / "puffer_mlx" / "cli").mkdir(parents=True)
@@ -77,7 +77,7 @@ def main(argv):
 
 
 def bare_python(folder: Path) -> Path:
-    """A Python with nothing installed, in a virtual environment."""
+    """Create a virtual environment without packages, and return its Python."""
     venv.create(folder, symlinks=True)
     return folder / "bin" / "python"
 

@@ -1,7 +1,8 @@
-"""``train`` with self-play: the opponents of the last weights, their results in output and log."""
+"""``train`` with self-play: after training, the final weights play a ladder of opponents."""
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 from native_envs import OURS, folder_of
@@ -25,14 +26,14 @@ SMALL = f"""
 """.split()
 
 
-def test_a_run_ends_with_the_ladder_of_evaluate(script, here, capsys):
-    """In games that begin with the empty board, unlike the run's own."""
+def test_a_run_ends_with_the_same_ladder_as_evaluate(script, here, capsys):
+    """The ladder's games begin with the empty board; the training run's games don't."""
     line = "--selfplay.eval-bot-games 20 --selfplay.eval-bots 1"
     assert script.main(["connect4_two-openings", *SMALL, *line.split()]) == 0
     *epochs, last = records(here)
-    rungs = [f"env/ladder/bot_{skill}" for skill in ("0", "0.25", "0.5", "0.75", "1")]
-    assert list(last) == ["agent_steps", "env/score", "env/n", *rungs]
-    assert last["env/score"] == pytest.approx(sum(last[name] for name in rungs) / 5)
+    levels = [f"env/ladder/bot_{skill}" for skill in ("0", "0.25", "0.5", "0.75", "1")]
+    assert list(last) == ["agent_steps", "env/score", "env/n", *levels]
+    assert last["env/score"] == pytest.approx(sum(last[name] for name in levels) / 5)
     assert (last["agent_steps"], last["env/n"]) == (EPOCHS * AGENTS * T, 5 * 20)
     assert len(epochs) == EPOCHS and "env/elo" in epochs[-1]
     lines = capsys.readouterr().out.splitlines()
@@ -44,33 +45,31 @@ def test_a_run_ends_with_the_ladder_of_evaluate(script, here, capsys):
     words = ["connect4_two", "latest", "--ladder", "--games", "20", "--json", "x.json"]
     assert evaluate.main(words) == 0
     played = json.loads((here / "x.json").read_text())["rungs"]
-    assert [rung["score"] for rung in played] == [last[name] for name in rungs]
+    assert [level["score"] for level in played] == [last[name] for name in levels]
 
 
-def test_rungs_of_the_pool_are_matches_with_its_weights():
+def test_ladder_without_bots_plays_against_earlier_weights_of_the_pool():
     words = "--selfplay.eval-games 40 --selfplay.eval-pool-size 2 --vec.seed 5"
     settings = config.load("rock_paper_scissors", [*SMALL, *words.split()])
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         for _ in trainer:
             pass
-        alive = []
-        found = ladder.play_configured_ladder(
-            trainer, lambda own: vec.make(own, 1), lambda: alive.append(0)
-        )
+        heartbeat = Mock()
+        found = ladder.play_configured_ladder(trainer, lambda keys: vec.make(keys, 1), heartbeat)
         assert trainer.self_play is not None
         pool = trainer.self_play.league.table.pool
-        assert len(pool) == EPOCHS and len(alive) > 2  # a call for each step
+        assert len(pool) == EPOCHS and heartbeat.call_count > 2  # once per step
         players = [
             policy_player("", trainer.policy, weights, False)
             for weights in (trainer.weights, pool[0].weights, pool[1].weights)
         ]
         seed = settings.base.seed
-        for rung, other in zip(found.results, players[1:], strict=True):
-            own = eval_config(settings, 40, 2, seed)
-            with vec.make(own, 1) as boards:
-                result = play_pair(players[0], other, boards, 1, seed)
-            assert rung.tally == result.total and rung.games == 40
+        for level, opponent in zip(found.results, players[1:], strict=True):
+            game_settings = eval_config(settings, 40, 2, seed)
+            with vec.make(game_settings, 1) as games:
+                result = play_pair(players[0], opponent, games, 1, seed)
+            assert level.tally == result.total and level.games == 40
 
 
 def test_missing_bots_are_refused_before_training(script, here, capsys):

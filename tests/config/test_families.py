@@ -141,7 +141,7 @@ def test_a_saved_configuration_takes_nothing_from_families(here):
 
 
 def fitting(*options: str) -> tuple[c.Config, list[str]]:
-    """The configuration that fits, and the kinds of environments that were made for it."""
+    """Load a configuration, and return it with the kinds of environments that it created."""
     import screen  # type: ignore
 
     screen.made.clear()

@@ -18,7 +18,7 @@ SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
 
 @pytest.fixture
 def gigabytes(monkeypatch):
-    """Sets the machine's memory."""
+    """Return a function that sets the machine's memory."""
     return lambda n: monkeypatch.setattr(memory_needs, "machine_memory", lambda: int(n * 1e9))
 
 

@@ -1,4 +1,4 @@
-"""PufferLib 5.0's files, defaults and keys, and the choice of its trainer."""
+"""Configuration files, defaults and keys of PufferLib 5.0, and the choice of its trainer."""
 
 from pathlib import Path
 
@@ -12,9 +12,8 @@ from puffer_mlx.config.scanning import TRAINER_DEFINING_KEYS
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 
 TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"
-OF_5 = "is a 5.0 file"
 
-PUBLISHED = {  # variant of Breakout -> agents, E, K, first agent of each minibatch, steps
+PUBLISHED = {  # variant of Breakout -> agents, epochs, minibatches, first agent of each, steps
     "a": (8192, 304, 6, [0, 2048, 4096, 6144, 0, 2048], 79_691_776),
     "b": (2048, 1205, 2, [0, 0], 78_970_880),
     "c": (2048, 1655, 5, [0, 1024, 0, 1024, 0], 108_462_080),
@@ -39,10 +38,10 @@ def test_the_published_runs_have_their_published_lengths():
 def test_upstreams_table_of_defaults_equals_the_layer(here):
     theirs, ours = c.load(str(TABLE)), c.load("default", ["--train.algorithm", "puffer5"])
     trainer = "trainer puffer5, PufferLib 5.0's"
-    assert trainer_note(theirs) == f"upstream5_default: {trainer} ({TABLE} {OF_5})"
-    assert theirs.base.profile is False and ours.base.profile is True  # ours is on
+    assert trainer_note(theirs) == f"upstream5_default: {trainer} ({TABLE} is a 5.0 file)"
+    assert theirs.base.profile is False and ours.base.profile is True  # the only other difference
     theirs.base.profile = True
-    theirs.train.eps, theirs.train.beta2 = ours.train.eps, ours.train.beta2  # of Adam
+    theirs.train.eps, theirs.train.beta2 = ours.train.eps, ours.train.beta2  # Adam's
     for section in SECTIONS:
         assert getattr(theirs, section) == getattr(ours, section)
     assert theirs.notes == [] and keys_without_effect(theirs) == []
@@ -51,7 +50,7 @@ def test_upstreams_table_of_defaults_equals_the_layer(here):
     assert set(theirs.unused) == given - known <= UNUSED.keys()
 
 
-def test_environments_of_5_have_its_common_parameters(here):
+def test_environments_of_5_0_have_the_parameters_that_5_0_adds_to_each(here):
     (here / "ocean" / "kelp").mkdir(parents=True)
     (here / "ocean" / "kelp" / "kelp.h").write_text("typedef float obs_t;\n")
     (here / "config").mkdir()

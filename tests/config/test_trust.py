@@ -45,7 +45,7 @@ REFUSED = [  # a script, the text of a checkpoint or of a.ini, the words, the co
 
 @pytest.fixture(autouse=True)
 def fresh(here, monkeypatch):
-    """An empty working directory, and no module left behind."""
+    """Change to an empty working directory, and forget modules imported from it afterwards."""
     monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "data"))  # where older versions kept trust
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules = set(sys.modules)

@@ -48,7 +48,7 @@ KEYS = st.text(string.ascii_letters + "_", min_size=1, max_size=8).filter(
 
 
 def exact(value: Any) -> str:
-    """All of a value, its type and a zero's sign included."""
+    """Return a text that also distinguishes types and the signs of zeros."""
     return repr(value)
 
 

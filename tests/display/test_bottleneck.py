@@ -13,7 +13,7 @@ BOTH = replace(GPU, rollout_device="cpu", num_buffers=8)
 
 
 def logs(largest: str, **more: float) -> dict[str, float]:
-    """A record of epoch 30 in which one phase takes half the time."""
+    """Return a record of epoch 30 in which one phase takes half of the time."""
     spent = {"eval_act": 0.1, "eval_env": 0.1, "train_forward": 0.1, "train_backward": 0.1}
     spent.pop(largest, None)
     spent[largest] = sum(spent.values())

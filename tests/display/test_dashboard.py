@@ -185,7 +185,7 @@ CONDITIONS = PerfContext("cpu", "cpu", False, "fp32", 4, 2, 2, 4096, 8192, 32)
 
 
 def full(**more: float) -> dict[str, float]:
-    """A record with everything there is."""
+    """Return a record with every metric that the dashboard shows."""
     names = [name for name, _, parent in PHASES if parent]
     losses = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
     return {
@@ -203,7 +203,7 @@ def terminal(width: int, height: int, live: bool = True) -> tuple[Console, io.St
 
 
 def shown_by(logs: dict[str, float], total: int = 10**6) -> Dashboard:
-    """A dashboard with one record and long facts."""
+    """Return a dashboard that has shown one record, with long texts about the run."""
     facts = {"Environment": "gym:ALE/Breakout-v5", "Parameters": "1.2M", "Run": "1" * 13}
     facts |= {"Agents": "4,096 in 2 groups", "Device": "CPU, OpenBLAS 0.3.31.188.0"}
     dashboard = Dashboard(facts, total, context=CONDITIONS)
@@ -214,7 +214,7 @@ def shown_by(logs: dict[str, float], total: int = 10**6) -> Dashboard:
 
 
 def drawn(dashboard: Dashboard, width: int, height: int) -> list[str]:
-    """The lines of a terminal's picture."""
+    """Return the lines that a dashboard prints on a terminal."""
     console, file = terminal(width, height)
     console.print(dashboard.picture())
     return file.getvalue().splitlines()

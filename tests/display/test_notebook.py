@@ -268,7 +268,7 @@ def executed(tmp_path_factory):
 
 
 def outputs(book, text: str) -> list:
-    """The outputs of the one code cell that contains a text."""
+    """Return the outputs of the only code cell that contains a text."""
     (cell,) = [c for c in book.cells if c.cell_type == "code" and text in c.source]
     return cell.outputs
 

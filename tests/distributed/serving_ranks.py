@@ -63,10 +63,10 @@ def on_gpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_without_muon() -> Iterator[None]:
-    """Emulate two GPUs; Muon's kernel fails on the last rank's."""
+    """Emulate a GPU for each rank, on which Muon's kernel fails on the last rank."""
     verifying = {
         "uses_gpu_kernels": lambda: implementation.backend() != "cpu",
-        "machine": lambda: "emulated",
+        "describe_machine": lambda: "emulated",
         "cache_directory": lambda: Path(f"cache{RANK}").absolute(),
     }
     with mock.patch.object(trainer, "choose_placement", rolling_out_there), emulated_gpu() as gpu:

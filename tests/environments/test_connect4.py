@@ -74,7 +74,7 @@ class Referee:
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
 
-    def judge(self, before, column, after, reward: float, terminal: float) -> None:
+    def check(self, before, column, after, reward: float, terminal: float) -> None:
         own, others, _ = planes(before)
         own = dropped(own, own | others, column)
         stones = own | others
@@ -89,7 +89,7 @@ class Referee:
         self.answer(own, others, after, reward, terminal)
 
     def answer(self, own, others, after, reward: float, terminal: float) -> None:
-        """Judge the opponent's move."""
+        """Check the opponent's move."""
         stones = own | others
         winning, threats = wins(others, stones), wins(own, stones)
         self.count["opponent_could"] += bool(winning)
@@ -113,7 +113,7 @@ class Referee:
 
 
 def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str, float]]:
-    """Judge random games; return the counts and the log."""
+    """Check the steps of random games; return the counts and the log."""
     rng = np.random.default_rng(int(10 * skill))
     referee = Referee()
     with make("connect4", total_agents=agents, env={"opponent_skill": skill}) as vec:
@@ -126,7 +126,7 @@ def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str,
             moves = legal_moves(stepper, rng.random(masks.shape))
             stepper.step(moves)
             for i in range(agents):
-                referee.judge(
+                referee.check(
                     before[i],
                     int(moves[i, 0]),
                     rows.observations[i],

@@ -1,7 +1,7 @@
 """craftax_classic compared with recordings of the original, and in small test worlds.
 
-benchmarks/craftax_original.py compares 100,000 steps with the package itself; it wrote the
-recording that is played again here: the original's random choices, and checksums of its states.
+The recording contains the original's random choices, and checksums of its states.
+benchmarks/craftax_original.py wrote it; that program compares 100,000 steps with the original.
 """
 
 import sys
@@ -19,7 +19,7 @@ import craftax_original as original  # type: ignore # noqa: E402
 
 RECORDING = ROOT / "tests" / "data" / "craftax_classic.npz"
 NOOP, RIGHT, DO = 0, 2, 5
-NEVER = 2**31 - 256  # of a chance: nothing happens
+NEVER = 2**31 - 256  # random choice for which no random event happens
 ITEM = {name: number for number, name in enumerate(original.ITEMS)}
 BLOCK = {name: number for number, name in enumerate(original.BLOCKS)}
 
@@ -30,10 +30,10 @@ def rules(tmp_path_factory):
 
 
 def test_recording_of_the_original_is_reproduced(rules):
-    """2,880 steps of 24 episodes: every state, reward, end and observation."""
+    """All states, rewards, terminals and observations of 2,880 steps are equal."""
     recorded = np.load(RECORDING, allow_pickle=False)
     states = recorded["first"].view(original.STATE).copy()
-    begun = recorded["begun"].view(original.STATE)
+    new_states = recorded["begun"].view(original.STATE)  # of the episodes that begin later
     ended = 0
     for step, (choices, actions) in enumerate(
         zip(recorded["choices"], recorded["actions"], strict=True)
@@ -45,8 +45,8 @@ def test_recording_of_the_original_is_reproduced(rules):
         seen = [zlib.crc32(np.delete(row, original.LIGHT).tobytes()) for row in observations]
         assert seen == recorded["observations"][step].tolist()
         np.testing.assert_array_equal(observations[:, original.LIGHT], states["light"])
-        new = recorded["begun_step"] == step
-        states[recorded["begun_slot"][new]] = begun[new]
+        is_new = recorded["begun_step"] == step
+        states[recorded["begun_slot"][is_new]] = new_states[is_new]
         ended += over.sum()
     assert ended > 20
 
@@ -54,29 +54,30 @@ def test_recording_of_the_original_is_reproduced(rules):
 def test_recorded_world_is_reproduced(rules):
     recorded = np.load(RECORDING, allow_pickle=False)
     expected = recorded["world"].view(original.STATE)
-    made = rules.begin(recorded["world_choices"])
-    which = original.differences(made, expected)
-    assert not any(different.any() for different in which.values()), which
-    assert abs(float(made["light"][0]) - float(expected["light"][0])) < original.LIGHT_BOUND
+    world = rules.begin(recorded["world_choices"])
+    differences = original.differences(world, expected)
+    assert not any(different.any() for different in differences.values()), differences
+    assert abs(float(world["light"][0]) - float(expected["light"][0])) < original.LIGHT_BOUND
 
 
 def test_worlds_differ_and_begin_on_grass():
     """First observations of 4,096 worlds: grass under the player, no water or stone nearby."""
     with make("craftax_classic", total_agents=4096, num_threads=2) as vec:
         first = Stepper(vec).rows.observations
-    blocks = first[:, : 63 * 21].reshape(-1, 7, 9, 21)[..., :17].argmax(-1)
+    cells = first[:, : 63 * 21].reshape(-1, 7, 9, 21)  # 7 rows, 9 columns
+    blocks = cells[..., :17].argmax(-1)  # one-hot; mobs follow
     assert (blocks[:, 3, 4] == BLOCK["grass"]).all()
     assert set(np.unique(blocks[:, 2:5, 3:6])) <= {BLOCK["grass"], BLOCK["tree"]}
     assert len({zlib.crc32(row.tobytes()) for row in blocks}) > 3000
 
 
 class World:
-    """One state in which nothing happens by chance."""
+    """A world whose random choices let no random event happen."""
 
     def __init__(self, rules) -> None:
         self.rules = rules
         choices = np.full((1, rules.world_choices), NEVER, np.int32)
-        choices[0, :636] = np.arange(636) * 12345 % 2**31  # angles
+        choices[0, :636] = np.arange(636) * 12345 % 2**31  # gradient angles of the terrain
         self.states = rules.begin(choices)
         self.state = self.states[0]
         self.choices = np.full((1, rules.step_choices), NEVER, np.int32)

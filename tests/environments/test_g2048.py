@@ -236,13 +236,13 @@ def check(library: ctypes.CDLL, game: Game, action: int) -> Probe:
         action=action,
         **{name: getattr(game, name) for name in STATE},
     )
-    told = f"{game.board} {action}"
+    context = f"{game.board} {action}"
     library.probe(ctypes.byref(probe))
     reward, terminal = game.step(action)
-    assert list(probe.board) == game.board, told
-    assert (probe.reward, probe.terminal) == (reward, terminal), told
+    assert list(probe.board) == game.board, context
+    assert (probe.reward, probe.terminal) == (reward, terminal), context
     for name in (*STATE, "episode_return"):
-        assert getattr(probe, name) == getattr(game, name), f"{name}: {told}"
+        assert getattr(probe, name) == getattr(game, name), f"{name}: {context}"
     logs = game.logs or [[0.0] * len(LOG)]
     np.testing.assert_allclose(list(probe.log), [*logs[0], len(game.logs)], rtol=1e-6)
     return probe

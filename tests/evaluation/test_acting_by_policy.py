@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, one_shard_per_group, shards_for_gpu
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
 from puffer_mlx.rollout.policy_assignment import (
     PolicyAssignment,
@@ -85,8 +85,12 @@ class Game:
             self.assignment,
         )
 
-    def alone(self, policy: int) -> list[np.ndarray]:
-        """Return a policy's rows of the last rollout when it acts for all agents."""
+    def act_alone(self, policy: int) -> list[np.ndarray]:
+        """Act with one policy for all agents on the last rollout's observations.
+
+        Returns:
+            Actions, log-probabilities, values and states of the agents that it plays in self-play.
+        """
         actor, views = make_actor(self.policy), self.buffer.views
         assert actor is not None
         actor.prepare(self.weights[policy])
@@ -120,7 +124,8 @@ def test_in_c_each_row_is_its_policys_to_the_bit_also_with_new_weights(name: str
         acting = game.in_c()
         game.rollouts(acting)
         check_rows(game)
-        assert (game.alone(0)[1] != game.alone(1)[1][:, :1]).any()  # policies that differ
+        logprobs, other_logprobs = game.act_alone(0)[1], game.act_alone(1)[1]
+        assert (logprobs != other_logprobs[:, :1]).any()  # the policies differ
         game.weights[1] = tree_map(lambda w: 0.9 * w, game.weights[1])
         game.rollouts(acting)
         check_rows(game)
@@ -128,21 +133,21 @@ def test_in_c_each_row_is_its_policys_to_the_bit_also_with_new_weights(name: str
 
 def check_rows(game: Game) -> None:
     for policy in range(1 + game.assignment.opponents):
-        for mine, theirs in zip(game.found(policy), game.alone(policy), strict=True):
+        for mine, theirs in zip(game.found(policy), game.act_alone(policy), strict=True):
             np.testing.assert_array_equal(mine, theirs)
             assert np.abs(mine).max() > 0
 
 
 @pytest.mark.parametrize(
     ("name", "network", "parts"),
-    [("connect4_two", "MinGRU", one_shard_per_group), ("target", "MLP", few_shards)],
+    [("connect4_two", "MinGRU", one_shard_per_group), ("target", "MLP", shards_for_gpu)],
 )
 def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
     game = Game(name, network, groups=4)
     with game.vec:
         game.rollouts(game.in_mlx(parts))
         for policy in range(1 + game.assignment.opponents):
-            found, alone = game.found(policy), game.alone(policy)
+            found, alone = game.found(policy), game.act_alone(policy)
             assert (found[0] == alone[0]).mean() > 0.999  # a choice at a boundary of two
             if (found[0] == alone[0]).all():
                 scale = 1e-5 * max(1, np.abs(alone[2]).max())

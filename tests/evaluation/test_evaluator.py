@@ -118,7 +118,7 @@ def test_eval_agents_must_be_a_multiple_of_an_environments_agents(words):
 # ---- when it ends --------------------------------------------------------------------------------
 
 
-def told(*said, episodes=10, algorithm="puffer5"):
+def evaluate_logs(*said, episodes=10, algorithm="puffer5"):
     """Return the trainer, the records, and (score, episodes) of environments with these logs."""
     words = "--eval-episodes", str(episodes), "--train.algorithm", algorithm
     trainer = Trainer(configure(*words), Telling(N))
@@ -133,22 +133,22 @@ def told(*said, episodes=10, algorithm="puffer5"):
 def test_an_evaluation_ends_after_eval_episodes():
     """The mean is over all of them."""
     six, four = {"score": 1.0, "n": 6.0}, {"score": 6.0, "n": 4.0}
-    trainer, found, scores = told(six, four, six)
+    trainer, found, scores = evaluate_logs(six, four, six)
     assert scores == [(1, 6), (3, 10)]  # (6 * 1 + 4 * 6) / 10
     assert evaluator.incomplete_note(trainer, found[-1]) is None
-    assert told(six, four, six, episodes=9)[2] == scores
-    assert [n for _, n in told(six, four, six, episodes=11)[2]] == [6, 10, 16]
-    assert told(six, episodes=0)[2] == []
+    assert evaluate_logs(six, four, six, episodes=9)[2] == scores
+    assert [n for _, n in evaluate_logs(six, four, six, episodes=11)[2]] == [6, 10, 16]
+    assert evaluate_logs(six, episodes=0)[2] == []
 
 
 def test_an_evaluation_ends_without_the_end_of_an_episode():
     """After as many steps as the training took: E rollouts of T steps."""
     one = {"score": 1.0, "n": 1.0}
-    trainer, found, scores = told()
+    trainer, found, scores = evaluate_logs()
     assert scores == [(None, None)] * E
     note = evaluator.incomplete_note(trainer, found[-1])
     assert note and "after 0 of 10 episodes: no episode ended in 64 steps" in note
-    assert len(told({}, one, {}, one)[2]) == 4 + E  # counted anew after each
+    assert len(evaluate_logs({}, one, {}, one)[2]) == 4 + E  # counted anew after each
 
 
 def test_an_evaluation_ends_when_the_trainer_stops():

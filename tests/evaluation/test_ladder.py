@@ -28,22 +28,22 @@ def test_each_skill_has_the_results_of_a_match(against, here):
     code, out, err = against("connect4_two", "17", "--ladder", *line.split())
     assert (code, err) == (0, "")
     record = record_of(here)
-    rungs = {rung["name"]: rung for rung in record["rungs"]}
-    found = rungs["bot:0.75"]
+    levels = {level["name"]: level for level in record["rungs"]}
+    found = levels["bot:0.75"]
     assert {**found["tally"], "score": found["score"], "low": found["low"]} == {
         key: pair[key] for key in ("wins", "draws", "losses", "score", "low")
     }
-    assert record["score"] == pytest.approx(sum(rung["score"] for rung in rungs.values()) / 5)
+    assert record["score"] == pytest.approx(sum(level["score"] for level in levels.values()) / 5)
     assert (record["policy"], record["seed"], record["deterministic"]) == ("17", 3, False)
     _, _, *rows, last = out.splitlines()
-    assert [row.split()[0] for row in rows] == list(rungs)
+    assert [row.split()[0] for row in rows] == list(levels)
     assert last.split() == ["mean", f"{record['score']:.3f}"]
 
 
 def test_bot_eval_changes_the_environment_of_the_ladder(against, here):
     """connect4_two-openings begins with random stones, except against scripted players."""
     same = "--torch.network MLP --policy.dialect puffer3 --policy.num-layers 1"
-    rungs = []
+    levels = []
     for env, line in (
         ("connect4_two-openings", ""),
         ("connect4_two", ""),
@@ -52,8 +52,8 @@ def test_bot_eval_changes_the_environment_of_the_ladder(against, here):
         save(env, more=same)
         words = f"17 --ladder --games 60 --seed 3 --json x.json {line}".split()
         assert against("connect4_two", *words)[0] == 0
-        rungs.append(record_of(here)["rungs"])
-    assert rungs[0] == rungs[1] != rungs[2]
+        levels.append(record_of(here)["rungs"])
+    assert levels[0] == levels[1] != levels[2]
 
 
 def test_unused_eval_bots_have_a_note(against):
@@ -114,7 +114,7 @@ def test_env_changes_by_pufferlibs_keys_and_by_bot_eval_first():
     settings = config.load(folder, BOTS)
     assert settings.bot_eval == {"riders": 2.0, "name": "two, 2"} and settings.unused == []
     assert settings.env["riders"] != 2
-    assert [rung.score for rung in played(settings).results] == [3, 3]
+    assert [level.score for level in played(settings).results] == [3, 3]
     own = ladder.environment_bot_config(settings).env
     assert (own["num_agents"], own["num_bots"], own["riders"]) == (1, 1, 2)
     settings.bot_eval["num_agents"] = 4.0
@@ -126,10 +126,10 @@ def test_the_interval_of_a_mean_narrows_with_the_number_of_games(monkeypatch):
     found = Scores(episodes, environments=4, each=1, unfinished=0, steps=32, seconds=0.0)
     monkeypatch.setattr(ladder, "score_episodes", lambda *_, **__: found)
     settings = config.load(peloton(bot_eval="riders = 1"), [*BOTS, "--selfplay.eval-bots=0"])
-    (rung,) = played(settings, 4).results
+    (level,) = played(settings, 4).results
     half = 1.959964 * (1 / 3) ** 0.5 / 4**0.5  # the deviation of 0, 0, 1, 1 is sqrt(1/3)
-    assert rung[:3] == ("bot 0", 4, 0.5) and rung.tally is None
-    assert (rung.low, rung.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
+    assert level[:3] == ("bot 0", 4, 0.5) and level.tally is None
+    assert (level.low, level.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
 
 
 def test_games_that_do_not_end_are_refused(monkeypatch):

@@ -50,7 +50,7 @@ def recorded(calls: int, seed: int, skill: float) -> list[GameResults]:
 
 
 def league(**keys: Any) -> League:
-    """A league of 3 opponents, with keys of [selfplay]; 5.0's every 2 epochs."""
+    """Return a league of 3 opponents with keys of [selfplay]; by default 5.0's, every 2 epochs."""
     config = c.load("connect4_two")
     config.selfplay.enabled = True
     for key, value in keys.items():
@@ -165,14 +165,14 @@ def test_puffer4_follows_the_rules_written_again(case):
     keys = {**KEYS, **CASES[case]}
     results = recorded(1000, seed=3, skill=0.55)
     made, changes = league(rules="puffer4", **keys), 0
-    for call, (result, told) in enumerate(zip(results, rules_4(keys, results), strict=True)):
+    for call, (result, expected) in enumerate(zip(results, rules_4(keys, results), strict=True)):
         before = steps_of(made)[0]
         logs = made.after(call * EACH, result, weights(call))
         found = *steps_of(made), made.table.elo, [entry.elo for entry in made.table.pool]
-        assert found == told, call
-        assert (logs["env/elo"], logs["pool/size"]) == (told[2], len(told[1]))
-        changed = {b + 1 for b in range(B) if told[0][b] != before[b]}
-        assert changed <= made.replaced and len(told[1]) <= keys["max_size"]
+        assert found == expected, call
+        assert (logs["env/elo"], logs["pool/size"]) == (expected[2], len(expected[1]))
+        changed = {b + 1 for b in range(B) if expected[0][b] != before[b]}
+        assert changed <= made.replaced and len(expected[1]) <= keys["max_size"]
         changes += len(changed)
     assert changes > 20 or case in ("one entry", "no snapshots, no time")
 
@@ -182,11 +182,11 @@ def test_puffer5_follows_the_rules_written_again(case):
     keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}
     results = recorded(400, seed=4, skill=0.6)
     made = league(rules="puffer5", **keys)
-    for call, (result, told) in enumerate(zip(results, rules_5(keys, results), strict=True)):
+    for call, (result, expected) in enumerate(zip(results, rules_5(keys, results), strict=True)):
         before = steps_of(made)[0]
         made.after(call * EACH, result, weights(call))
-        assert steps_of(made) == told, call
-        assert made.replaced >= {b + 1 for b in range(B) if told[0][b] != before[b]}
+        assert steps_of(made) == expected, call
+        assert made.replaced >= {b + 1 for b in range(B) if expected[0][b] != before[b]}
 
 
 # ---- logs and saved states -----------------------------------------------------------------------

@@ -68,8 +68,10 @@ class Vandal:
         return after
 
 
-def trained(settings: config.Config, rows: Any = (), number: float = 0.0) -> dict[str, bytes]:
-    """Return the weights and losses after an epoch with a spoilt rollout."""
+def train_with_spoilt_rows(
+    settings: config.Config, rows: Any = (), number: float = 0.0
+) -> dict[str, bytes]:
+    """Return the weights and losses after an epoch in which some agents' rows are overwritten."""
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
         trainer.collector.acting = Vandal(trainer.collector.acting, np.array(rows, int), number)
@@ -85,17 +87,18 @@ def test_opponents_rows_do_not_change_the_weights(way: str):
     with vec.make(settings, 1) as environments:
         opponents = assign_in_blocks(environments, 1, 0.125).rows(1)
     assert len(opponents) == AGENTS / 8
-    whole = trained(settings)
-    assert trained(settings, opponents, float("nan")) == whole
-    assert trained(settings, opponents, 3.0) == whole
-    assert trained(settings, opponents - 1, 3.0) != whole  # the learner's, next to them
+    whole = train_with_spoilt_rows(settings)
+    assert train_with_spoilt_rows(settings, opponents, float("nan")) == whole
+    assert train_with_spoilt_rows(settings, opponents, 3.0) == whole
+    learners = opponents - 1  # adjacent agents
+    assert train_with_spoilt_rows(settings, learners, 3.0) != whole
 
 
 def test_train_on_opponents_trains_on_all_rows():
     settings = configure(*OF_4.split(), "--selfplay.train-on-opponents", "1")
     with vec.make(settings, 1) as environments:
         opponents = assign_in_blocks(environments, 1, 0.125).rows(1)
-    assert trained(settings, opponents, 3.0) != trained(settings)
+    assert train_with_spoilt_rows(settings, opponents, 3.0) != train_with_spoilt_rows(settings)
 
 
 def test_minibatches_of_learners_repeat_the_first_rows():

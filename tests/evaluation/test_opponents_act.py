@@ -39,9 +39,9 @@ class Fixed:
 
     @property
     def opponents(self) -> list[Any]:
-        return self.told(len(self.calls))
+        return self.opponents_after(len(self.calls))
 
-    def told(self, rollouts: int) -> list[Any]:
+    def opponents_after(self, rollouts: int) -> list[Any]:
         """Return the opponents after this number of rollouts."""
         return [self.trees[0], self.trees[1 + rollouts]]
 
@@ -52,7 +52,7 @@ class Fixed:
     def after(self, step: int, results: GameResults, weights: Any) -> dict[str, float]:
         self.calls.append((step, weights))
         self.results.append(results)
-        return {"pool/told": len(self.calls)}
+        return {"pool/calls": len(self.calls)}
 
     def state(self) -> Any:
         return {}, {}
@@ -74,7 +74,7 @@ class Spy:
 
 @contextmanager
 def playing(*words: str, name: str = "connect4_two") -> Iterator[tuple[Trainer, Any]]:
-    """A trainer and its self-play."""
+    """Yield a trainer and its self-play."""
     settings = config.load(name, [*WORDS, *words])
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
@@ -91,15 +91,17 @@ def test_opponents_act_with_the_leagues_weights(overlap: str, lower: str):
         learners = [trainer.weights]
         for epoch in range(3):
             logs = trainer.step()
-            assert logs["pool/told"] == epoch + 1
+            assert logs["pool/calls"] == epoch + 1
             learners.append(trainer.weights)
         # The league is asked after each rollout, before the next one starts.
         assert [step for step, _ in league.calls] == [k * AGENTS * T for k in range(3)]
-        assert all(told is own for (_, told), own in zip(league.calls, learners, strict=False))
+        assert all(
+            weights is own for (_, weights), own in zip(league.calls, learners, strict=False)
+        )
         assert len(spy.seen) == 3 + int(overlap)
         for k, (weights, states) in enumerate(spy.seen):
             acted = learners[max(0, k - int(overlap))]  # one update behind
-            for found, given in zip(weights, [acted, *league.told(k)], strict=True):
+            for found, given in zip(weights, [acted, *league.opponents_after(k)], strict=True):
                 for mine, theirs in zip(leaves(found), leaves(given), strict=True):
                     assert lower == "fp32" or mine.dtype == mx.bfloat16
                     assert mx.allclose(mine.astype(mx.float32), theirs, 1e-2, 1e-2).item()

@@ -6,7 +6,7 @@ from puffer_mlx.config import Config
 
 
 def configuration_of(settings: dict[str, str], **more: Any) -> Config:
-    """A configuration with a file's settings."""
+    """Return a configuration with the settings that are stored in an exported policy file."""
     config = Config("x")
     for key, text in {**settings, **more}.items():
         section, _, name = key.partition(".")

@@ -74,8 +74,8 @@ def others_of(policy, kind):
     """Return a file's settings beyond PufferLib's; SB3's keys don't contain the activation."""
     others = {"policy.separate_value": "True"} if policy.separate_value else {}
     own = "tanh" if policy.activation == "auto" else policy.activation
-    told = policy.dialect == "sb3" and kind != "torch"
-    return {**others, "policy.activation": own} if told else others
+    is_stored = policy.dialect == "sb3" and kind != "torch"
+    return {**others, "policy.activation": own} if is_stored else others
 
 
 def spec_of(sizes, encoder):
@@ -192,7 +192,7 @@ def there_and_back(made, kind, path):
 
 
 def one_number(contents):
-    """A fault of a writer: one number of a tensor is off by 1e-3."""
+    """Simulate a writer's fault: change one number of a tensor by 1e-3."""
     weights = tree_map(lambda w: w + 0, contents.weights)
     weights["network"][0]["weight"][3, 3] += 1e-3
     return contents._replace(weights=weights)

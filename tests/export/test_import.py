@@ -471,9 +471,9 @@ def test_a_files_metadata_can_import_and_write_nothing(here, script, capsys, met
 
 def test_a_files_metadata_sets_only_its_policy(here, script):
     policy = policy_of(spec=CARTPOLE)
-    told = {**ABOUT, "base.checkpoint_dir": str(here / "elsewhere")}
-    told |= {"train.learning_rate": "9", "vec.normalize_observations": "True", "base.seed": "5"}
-    weight_files.save_safetensors(policy.init(mx.random.key(0)), here / "w.safetensors", told)
+    metadata = {**ABOUT, "base.checkpoint_dir": str(here / "elsewhere")}
+    metadata |= {"train.learning_rate": "9", "vec.normalize_observations": "True", "base.seed": "5"}
+    weight_files.save_safetensors(policy.init(mx.random.key(0)), here / "w.safetensors", metadata)
     assert script.main(["w.safetensors", "cartpole"]) == 0
     assert not (here / "elsewhere").exists()
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
@@ -502,9 +502,9 @@ def test_options_must_agree_with_a_files_statistics(here, script, capsys, has):
 def test_a_files_class_is_imported_if_the_user_names_it(here, script):
     (here / "my_own_net.py").write_text("from puffer_mlx.policy.networks.gru import GRU as Net\n")
     policy = policy_of("native", "GRU", spec=CARTPOLE)
-    told = ABOUT | {"policy.dialect": "native", "torch.network": "my_own_net:Net"}
+    metadata = ABOUT | {"policy.dialect": "native", "torch.network": "my_own_net:Net"}
     weights = policy.init(mx.random.key(0))
-    weight_files.save_safetensors(weights, here / "w.safetensors", told)
+    weight_files.save_safetensors(weights, here / "w.safetensors", metadata)
     assert script.main(["w.safetensors", "cartpole"]) == 2
     assert script.main(["w.safetensors", "cartpole", "--torch.network", "my_own_net:Net"]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")

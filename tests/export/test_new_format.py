@@ -84,7 +84,7 @@ def planted(tmp_path_factory, monkeypatch):
 
 
 def make(folder, network="MinGRU", dialect="native"):
-    """A checkpoint of a policy for cartpole."""
+    """Save a checkpoint of a policy for cartpole, and return it."""
     config = Config(
         "cartpole",
         base=Base(checkpoint_dir=str(folder / "checkpoints")),

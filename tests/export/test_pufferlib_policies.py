@@ -25,7 +25,7 @@ HIDDEN, AGENTS, STEPS = 32, 4, 12
 
 @pytest.fixture(autouse=True)
 def pufferlib(here):
-    """It leaves a link ``resources`` in the working directory."""
+    """Import PufferLib, which leaves a link ``resources`` in the working directory."""
     return pytest.importorskip("pufferlib")
 
 
@@ -43,7 +43,7 @@ def emulated(environment: str):
 
 
 def of_pufferlib(make) -> Any:
-    """Its LSTM around its default policy, with weights that aren't its first, which are simple."""
+    """Return PufferLib's LSTM around its default policy, with other weights than initial ones."""
     models = importlib.import_module("pufferlib.models")
     env = make()
     torch.manual_seed(3)
@@ -67,7 +67,7 @@ def played(make) -> tuple[Any, np.ndarray]:
 
 
 def its_outputs(policy: Any, observations: np.ndarray) -> NamedOutputs:
-    """As ``parity.policy_outputs`` gives ours: (T, N, A) each, values (T, N)."""
+    """Return the outputs of PufferLib's policy as ``parity.policy_outputs`` returns ours."""
     state, steps = {"lstm_h": None, "lstm_c": None}, []
     with torch.no_grad():
         for seen in torch.from_numpy(observations):

@@ -17,7 +17,7 @@ from puffer_mlx.check.gpu.tools import (
     relative_difference,
     require,
 )
-from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, make_step_on_gpu
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
@@ -65,20 +65,22 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
         return np.array(chosen), np.array([np.array(a) for _, a in named_arrays(state)])
 
     def kernel(weights, observations, state, noise, mask, terminals):
-        step = step_on_gpu(policy)
+        step = make_step_on_gpu(policy)
         assert step is not None
-        packed, states = step.weights(weights), step.state(state)
+        packed, states = step.pack_weights(weights), step.pack_states(state)
         actions, logprobs = mx.zeros((S, action.heads)), mx.zeros(S)
         written = actions, logprobs, mx.zeros(S)
         mx.eval(packed, states, written)
         arguments = packed, states, noise, observations, mask, terminals
         after = step.act(*arguments, *written, None)
         mx.eval(after)
-        return mx.concatenate([actions.T, *(a[None] for a in written[1:])]), step.state_after(after)
+        return mx.concatenate([actions.T, *(a[None] for a in written[1:])]), step.unpack_state(
+            after
+        )
 
     def plain(weights, observations, state, noise, mask, terminals):
-        keep = policy.not_done(terminals)
-        *rows, state = policy.act(weights, observations, state, noise, mask, keep)
+        not_done = policy.not_done(terminals)
+        *rows, state = policy.act(weights, observations, state, noise, mask, not_done)
         return mx.concatenate([rows[0].T, *(row[None] for row in rows[1:])]), state
 
     results, states = steps(mx.Device(mx.gpu), kernel)
@@ -105,29 +107,31 @@ def several(quick: bool) -> str:
 
 def _several_apart(policy: Policy, masked: bool) -> float:
     """Return the largest difference of results and states."""
-    rng, step = np.random.default_rng(5), step_on_gpu(policy)
+    rng, step = np.random.default_rng(5), make_step_on_gpu(policy)
     assert step is not None
     action, acts = policy.decoder.action, np.resize(POLICIES, S)
     legal = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
     seen = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
     ends = (rng.random(S) < 0.2).astype(np.float32)
 
-    def launch(weights: mx.array, crews: PolicyBlocks | None) -> list[np.ndarray]:
+    def launch(weights: mx.array, blocks: PolicyBlocks | None) -> list[np.ndarray]:
         state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
         observations, mask = (None if a is None else mx.array(a) for a in seen)
         noise, terminals = policy.distribution.noise(mx.random.key(1), (S,)), mx.array(ends)
         written = [mx.zeros((S, action.heads)), mx.zeros(S), mx.zeros(S)]
         mx.eval(written, observations, noise, terminals)
-        states = step.in_blocks(step.state(state), crews)
+        states = step.to_slots(step.pack_states(state), blocks)
         arguments: list[Any] = [weights, states, noise, observations, mask, terminals, *written]
-        after = step.act(*arguments, obs_copy=None, block_rows=crews and crews.block_rows)
-        state = step.state_after(step.by_rows(after, crews))
+        after = step.act(*arguments, obs_copy=None, block_rows=blocks and blocks.block_rows)
+        state = step.unpack_state(step.to_rows(after, blocks))
         mx.eval(state)
         return [np.array(array) for array in (*written, *(own for _, own in named_arrays(state)))]
 
     with on(mx.Device(mx.gpu)):
-        packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]
-        results = launch(mx.stack(packed), blocks_of_agents(acts, step.block(S)))
+        packed = [
+            step.pack_weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)
+        ]
+        results = launch(mx.stack(packed), blocks_of_agents(acts, step.agents_per_block(S)))
         apart = [0.0]
         for number, weights in enumerate(packed):
             pairs = zip(results, launch(weights, None), strict=True)

@@ -1,4 +1,4 @@
-"""The programs of examples/library and the code of docs/library.md run, and say what they say."""
+"""The programs of examples/library and the code of docs/library.md run, with expected output."""
 
 import re
 import runpy
@@ -10,7 +10,7 @@ from running import ROOT
 
 EXAMPLES = ROOT / "examples" / "library"
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
-SAYS = {
+EXPECTED_OUTPUT = {
     "auxiliary_loss": r"loss/reconstruction: from [1-9]\.\d+ to 0\.[0-4]\d+\n"
     r"env/score: from \d\.\d+ to [1-9]\d+\.\d+\n",
     "custom_metric": r"stopped after [\d,]+ steps, tilt [0-2]\.\d degrees\nscore [\d.]+ ± .*\n",
@@ -21,7 +21,7 @@ SAYS = {
 
 
 @pytest.fixture(autouse=True)
-def screenless(monkeypatch):
+def no_display(monkeypatch):
     """Let pygame draw without a display, and restore MLX's device."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     device = mx.default_device()
@@ -33,13 +33,13 @@ def screenless(monkeypatch):
 def test_an_example_prints_its_result(here, capsys, monkeypatch, name):
     monkeypatch.syspath_prepend(EXAMPLES)  # as if it were started there
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-    assert re.fullmatch(SAYS[name], capsys.readouterr().out)
+    assert re.fullmatch(EXPECTED_OUTPUT[name], capsys.readouterr().out)
     if name == "pictures":
         assert (here / "cartpole.gif").read_bytes()[:4] == b"GIF8"
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_code_of_the_page_runs(here, capsys, number):
+def test_code_of_the_documentation_runs(here, capsys, number):
     text = BLOCKS[number]
     with warnings.catch_warnings():
         exec(compile(text, f"docs/library.md:{number}", "exec"), {"__name__": "__main__"})

@@ -16,22 +16,22 @@ SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
 
 
 @pytest.fixture
-def told(told, monkeypatch):
+def tracked_records(tracked_records, monkeypatch):
     """Replace tensorboard by the planted tracker; return its calls."""
     real = tracked_run.tracker_names
     monkeypatch.setattr(trainer, "check_trackers_installed", lambda config: None)
     monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])
-    return told
+    return tracked_records
 
 
 def ends(lines) -> list[str]:
     return [line["finish"]["status"] for line in lines if "finish" in line]
 
 
-def test_a_tracker_gets_the_start_every_epoch_and_the_end(told, capsys):
+def test_a_tracker_gets_the_start_every_epoch_and_the_end(tracked_records, capsys):
     about = {"wandb_project": "fish", "log_dir": "here"}
     made = puffer_mlx.train("squared", track=["tensorboard"], **about, **SHORT)
-    begun, *epochs, end = told()  # though it isn't closed
+    begun, *epochs, end = tracked_records()  # though it isn't closed
     assert begun["start"]["project"] == "fish"
     assert begun["start"]["log_dir"] == str(Path("here").absolute())
     assert begun["start"]["config"]["train"]["horizon"] == 32
@@ -41,36 +41,36 @@ def test_a_tracker_gets_the_start_every_epoch_and_the_end(told, capsys):
     name = begun["start"]["run_id"]
     assert [str(path) for path in Path().rglob("*.json")] == [f"here/squared/{name}.planted.json"]
     made.close()
-    assert len(ends(told())) == 1
+    assert len(ends(tracked_records())) == 1
 
 
-def test_a_tracker_gets_the_end_when_the_trainer_is_closed(told):
+def test_a_tracker_gets_the_end_when_the_trainer_is_closed(tracked_records):
     with puffer_mlx.Trainer(SHORT, "squared", track="tensorboard") as made:
         made.step()
-        assert ends(told()) == []
-    assert ends(told()) == ["stopped"]
+        assert ends(tracked_records()) == []
+    assert ends(tracked_records()) == ["stopped"]
     with (
         pytest.raises(ZeroDivisionError),
         puffer_mlx.Trainer(SHORT, "squared", track="tensorboard") as made,
     ):
         raise ZeroDivisionError
-    assert ends(told())[1:] == ["failed"]
+    assert ends(tracked_records())[1:] == ["failed"]
     del made
     puffer_mlx.Trainer(SHORT, "squared", track="tensorboard").step()
     gc.collect()
-    assert ends(told())[2:] == ["stopped"]
+    assert ends(tracked_records())[2:] == ["stopped"]
 
 
-def test_a_loaded_run_has_no_trackers_without_those_given(told):
+def test_a_loaded_run_has_no_trackers_without_those_given(tracked_records):
     """A stranger's file sends nothing anywhere."""
     made = puffer_mlx.train("squared", track=["tensorboard"], **SHORT)
     made.save("saved")
     with puffer_mlx.Trainer.load("saved", total_timesteps=768) as again:
         list(again)
-    assert len(ends(told())) == 1
+    assert len(ends(tracked_records())) == 1
     with puffer_mlx.Trainer.load("saved", total_timesteps=768, track=["tensorboard"]) as again:
         list(again)
-    assert ends(told())[1:] == ["finished"] and told()[-2]["step"] == 768
+    assert ends(tracked_records())[1:] == ["finished"] and tracked_records()[-2]["step"] == 768
 
 
 def test_a_missing_tracker_is_an_error(monkeypatch):

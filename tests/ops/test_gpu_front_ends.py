@@ -235,8 +235,8 @@ def _others(before: str) -> list[str]:
     return sorted({*WORD.findall(text)} - LIBRARYS - {*MACRO.findall(text)})
 
 
-def messages(folder: Path, language: str, source: str, *options: str) -> str:
-    """Return the warnings and errors of a front end."""
+def compiler_messages(folder: Path, language: str, source: str, *options: str) -> str:
+    """Compile a kernel's source, and return the compiler's warnings; fail if it has errors."""
     path = folder / "kernels.txt"
     path.write_text(source)
     command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[language], *WARNINGS, *options]
@@ -255,7 +255,7 @@ def test_all_kernels_compile_without_warnings(tmp_path, backend, low, seats):
         for kernel in every
         for n, plan in enumerate(plans(kernel, backend, low != "float"))
     ]
-    assert messages(tmp_path, backend, "".join(programs)) == ""
+    assert compiler_messages(tmp_path, backend, "".join(programs)) == ""
     if backend == "cuda":
         ptx = (tmp_path / "kernels.ptx").read_text()
         assert ptx.count(".entry") == len(programs)
@@ -345,13 +345,13 @@ def test_environment_steps_compile_without_warnings(tmp_path, language):
         low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
         kernel = text.environment_kernel(rules, language.split()[0])
         source += _rollout_program(kernel, language, low, {**STEPS, **given})
-    assert messages(tmp_path, language, source, *ALLOWED) == ""
+    assert compiler_messages(tmp_path, language, source, *ALLOWED) == ""
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
 def test_rollouts_compile_without_warnings(tmp_path, language):
     source = "".join(rollout(*which, language) for which in ROLLOUTS)
-    assert messages(tmp_path, language, source, *ALLOWED) == ""
+    assert compiler_messages(tmp_path, language, source, *ALLOWED) == ""
 
 
 @pytest.mark.parametrize("language", FRONT_ENDS)
@@ -363,4 +363,4 @@ def test_rollouts_by_matrix_units_compile_without_warnings(tmp_path, language):
         _rollout_program(kernel, language, LOW[language][low], sizes)
         for kernel, low, sizes in every
     )
-    assert messages(tmp_path, language, source, *ALLOWED) == ""
+    assert compiler_messages(tmp_path, language, source, *ALLOWED) == ""

@@ -122,7 +122,7 @@ def test_compiler_message_is_in_the_error(cache):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Arguments of launches, on a machine with CUDA."""
+    """Emulate a machine with CUDA, and return a list of the arguments of launches."""
     launched: list[dict[str, Any]] = []
 
     def precompiled(**given):

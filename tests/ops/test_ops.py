@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from kernel_oracles import close, gelu_oracle, random_keep
+from kernel_oracles import assert_close, gelu_oracle, random_not_done
 from oracles import f64
 
 from puffer_mlx import ops
@@ -39,20 +39,20 @@ def test_linear_and_its_gradients_equal_numpy(products, columns, biased):
     y = f64(x) @ f64(weight).T + (f64(bias) if biased else 0)
     gradients = [f64(dy) @ f64(weight), f64(dy).T @ f64(x), f64(dy).sum(0)][: 2 + biased]
     found = function(*map(mx.array, given))
-    close([found], [y.T if columns else y])
-    close(mx.grad(loss, argnums=list(range(len(given))))(*map(mx.array, given)), gradients)
+    assert_close([found], [y.T if columns else y])
+    assert_close(mx.grad(loss, argnums=list(range(len(given))))(*map(mx.array, given)), gradients)
 
 
 def test_recurrent_weight_gradient_equals_numpy(products):
     T, S, H, M = 5, 411, 3, 8
     dy, states, first = arrays((T, S, M), (T, S, H), (S, H))
-    keep = random_keep(np.random.default_rng(1), T, S)
+    not_done = random_not_done(np.random.default_rng(1), T, S)
     expected = np.zeros((M, H))
     for t in range(T):
-        before = f64(states[t - 1] if t else first) * keep[t, :, None]
+        before = f64(states[t - 1] if t else first) * not_done[t, :, None]
         expected += f64(dy[t]).T @ before
-    given = map(mx.array, (dy, states, first, keep))
-    close([ops.recurrent_weight_gradient(*given)], [expected])
+    given = map(mx.array, (dy, states, first, not_done))
+    assert_close([ops.recurrent_weight_gradient(*given)], [expected])
 
 
 @pytest.mark.parametrize("shape", [(2060, 19), (7, 64)])
@@ -69,9 +69,9 @@ def test_add_rms_norm_and_its_gradients_equal_numpy(path, shape):
         return mx.sum(ops.add_rms_norm(*a) * mx.array(dy))
 
     given = list(map(mx.array, (x, residual, weight)))
-    close([ops.add_rms_norm(*given)], [expected])
+    assert_close([ops.add_rms_norm(*given)], [expected])
     found = mx.compile(mx.grad(loss, argnums=(0, 1, 2)))(*given)
-    close(found, [by_sum, by_sum, (f64(dy) * total / rms).sum(axis=0)])
+    assert_close(found, [by_sum, by_sum, (f64(dy) * total / rms).sum(axis=0)])
 
 
 def test_results_do_not_depend_on_threads(extension):
@@ -159,8 +159,8 @@ def test_dense_and_its_gradients_equal_numpy(products, sizes, activation):
     dz = f64(dy) * slope
     given = [mx.array(array) for array in (x, weight, bias)]
     gradients = mx.compile(mx.grad(loss, argnums=(0, 1, 2)))
-    close([ops.dense(*given, activation=activation)], [y])
-    close(gradients(*given), [dz @ f64(weight), dz.T @ f64(x), dz.sum(0)])
+    assert_close([ops.dense(*given, activation=activation)], [y])
+    assert_close(gradients(*given), [dz @ f64(weight), dz.T @ f64(x), dz.sum(0)])
 
 
 @pytest.mark.parametrize(("activation", "dtype"), [("tanh", mx.bfloat16), ("gelu", mx.float16)])

@@ -8,7 +8,14 @@ import numpy as np
 import oracles
 import pytest
 from emulated_run import alternate, emulated_gpu
-from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle, random_keep
+from kernel_oracles import (
+    assert_close,
+    gelu_oracle,
+    gru_oracle,
+    lstm_oracle,
+    mingru_oracle,
+    random_not_done,
+)
 from oracles import f64
 
 from puffer_mlx.errors import UserError
@@ -48,7 +55,7 @@ class Recurrence(NamedTuple):
         for name, letters in self.inputs.items():
             size = [int(w[0]) * sizes[w[1]] if w[1:] else sizes[w] for w in letters.split()]
             arrays[name] = random(rng, *size)
-        arrays["not_done"] = random_keep(rng, *shape[:2])
+        arrays["not_done"] = random_not_done(rng, *shape[:2])
         return {**arrays, self.backward.split()[-1]: random(rng, *shape)}
 
     def saved(self, arrays) -> dict[str, np.ndarray]:
@@ -133,7 +140,7 @@ def test_recurrence_equals_numpy_for_any_number_of_threads(extension, name, shap
         extension.set_threads(threads)
         found = passes(name, extension, CASES[name].saved(arrays))
         results.append([np.array(a) for a in found])
-    close(results[0], (*forward, *backward), tolerance=1e-5)
+    assert_close(results[0], (*forward, *backward), tolerance=1e-5)
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
@@ -146,7 +153,7 @@ def test_recurrence_of_saturated_gates_equals_numpy_and_nan_stays_in_its_channel
     gates[:2] = np.random.default_rng(0).choice([-1e4, 0, 1e4], gates[:2].shape)
     forward, backward = CASES[name].oracle(*arrays.values())
     saved = CASES[name].saved(arrays)
-    close(passes(name, extension, saved), (*forward, *backward), tolerance=1e-5)
+    assert_close(passes(name, extension, saved), (*forward, *backward), tolerance=1e-5)
     gates[2, 5, 16] = np.nan
     h = np.array(passes(name, extension, {**saved, **arrays})[0])
     assert np.argwhere(np.isnan(h)).tolist() == [[2, 5, 16]]
@@ -189,7 +196,7 @@ def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows)
     arrays = CASES[name].drawn(shape, seed=7)
     forward, backward = CASES[name].oracle(*arrays.values())
     found = passes_on_gpu(backend, name, CASES[name].saved(arrays))
-    close(found, (*forward, *backward), tolerance=1e-5)
+    assert_close(found, (*forward, *backward), tolerance=1e-5)
 
 
 @pytest.mark.processes
@@ -217,7 +224,7 @@ def test_missing_state_is_zero_and_missing_not_done_is_one(backend, name, left_o
     arrays = {**CASES[name].saved(given), **dict.fromkeys(words)}
     found = passes_on_gpu(backend, name, arrays)
     wanted = len(found) - (0 if left_out == "not_done" else len(words))
-    close(found[:wanted], [*forward, *backward][:wanted], tolerance=1e-5)
+    assert_close(found[:wanted], [*forward, *backward][:wanted], tolerance=1e-5)
     assert all(gradient.shape == (1,) for gradient in found[wanted:])  # unused
 
 

@@ -35,7 +35,7 @@ OPTIONS = f"""
 
 @pytest.fixture(autouse=True)
 def a_machine(monkeypatch, tmp_path):
-    """Kernels of the emulation are verified, with a cache folder of the test's."""
+    """Let the emulated GPU's kernels be verified, with a cache folder of the test."""
     monkeypatch.setattr(implementation, "refused", set())
     monkeypatch.setattr(implementation, "agreed", set())
     monkeypatch.setattr(verification, "uses_gpu_kernels", lambda: implementation.backend() != "cpu")
@@ -214,7 +214,7 @@ ROLLOUTS = {  # by a kernel's name: the network, and the precision of training
 
 
 def squared_rollouts(name: str = "rollout_mingru_squared") -> tuple[Any, ...]:
-    """Environments, a policy and weights, and the rollouts that launch a kernel."""
+    """Return environments, a policy, its weights, and GPU rollouts that launch a kernel."""
     network, precision = ROLLOUTS[name]
     options = [*OPTIONS, "--policy.hidden-size", "32", "--vec.num-buffers", "2"]
     configured = config.load("squared", [*options, "--torch.network", network])

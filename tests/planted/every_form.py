@@ -115,7 +115,7 @@ def main() -> None:
     policy, observations = policy_of("torch"), normal(T, N, D)
     weights = policy.init(mx.random.key(0))
     expected = step_by_step(policy, weights, observations)
-    torch_apart, torch_told = torch_module(policy, weights, expected, observations)
+    torch_apart, torch_settings = torch_module(policy, weights, expected, observations)
     native = policy_of("native")
     drawn = native.init(mx.random.key(1))
     print(
@@ -129,8 +129,8 @@ def main() -> None:
                 "CUDA's text": gpu_text("cuda"),
                 "ONNX": onnx_graph(policy, weights, expected, observations, folder),
                 "torch": torch_apart,
-                "told by torch's keys": torch_told,
-                "told by our names": infer_settings(dict(named_arrays(drawn))),
+                "settings by torch's keys": torch_settings,
+                "settings by our names": infer_settings(dict(named_arrays(drawn))),
             }
         )
     )

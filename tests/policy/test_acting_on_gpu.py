@@ -14,7 +14,12 @@ from oracles import named
 from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights_of
 
 from puffer_mlx.policy import acting_on_gpu
-from puffer_mlx.policy.acting_on_gpu import MAX_HIDDEN, block_layout, choose_layout, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import (
+    MAX_HIDDEN,
+    block_layout,
+    choose_layout,
+    make_step_on_gpu,
+)
 from puffer_mlx.policy.networks.catalog import NETWORKS, network_facts
 
 METALS = 32768  # bytes of a block's shared memory
@@ -41,8 +46,8 @@ class Case:
             lambda s: mx.array(np.abs(rng.normal(size=s.shape)).astype(np.float32)),
             self.policy.initial_state(n),
         )
-        step = step_on_gpu(self.policy)
-        kernel = network_facts(self.policy.network).gpu_step
+        step = make_step_on_gpu(self.policy)
+        kernel = network_facts(self.policy.network).gpu_layers
         assert step is not None and kernel is not None
         self.step = step
         self.layout = block_layout(self.policy, kernel, agents)
@@ -61,21 +66,21 @@ class Case:
             pytest.MonkeyPatch.context() as patch,
         ):
             patch.setattr(acting_on_gpu, "choose_layout", lambda *_: self.layout)
-            weights, state = self.step.weights(self.weights), self.step.state(self.state)
+            weights, state = self.step.pack_weights(self.weights), self.step.pack_states(self.state)
             gpu.launches.clear()  # weights are packed
             arguments: Any = weights, state, *given, *written, seen
             after = self.step.act(*arguments)
             assert len(gpu.launches) == 1
-            states = [np.array(array) for _, array in named(self.step.state_after(after))]
+            states = [np.array(array) for _, array in named(self.step.unpack_state(after))]
         if seen is not None:
             np.testing.assert_array_equal(np.array(seen), self.observations)
         return [*map(np.array, written), *states]
 
     def expected(self) -> list[np.ndarray]:
         """Return the same results by MLX."""
-        keep = self.policy.not_done(mx.array(self.terminals))
+        not_done = self.policy.not_done(mx.array(self.terminals))
         mask = None if self.mask is None else mx.array(self.mask)
-        arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, keep
+        arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, not_done
         *rows, state = self.policy.act(self.weights, *arrays)
         return [np.array(row) for row in rows] + [np.array(array) for _, array in named(state)]
 
@@ -123,7 +128,7 @@ def test_step_by_kernel_equals_mlx(backend, name):
 )
 def test_layout_fits_shared_memory(network, H, D, A, n):
     policy = policy_of(network, (A + 1,), D, H)
-    step, kernel = step_on_gpu(policy), network_facts(policy.network).gpu_step
+    step, kernel = make_step_on_gpu(policy), network_facts(policy.network).gpu_layers
     assert kernel is not None
     block = choose_layout(policy, kernel, n)
     assert (block is None) == (step is None)
@@ -149,9 +154,9 @@ def test_layout_fits_shared_memory(network, H, D, A, n):
     ],
 )
 def test_kernel_takes_supported_policies(how, kernel):
-    assert (step_on_gpu(policy_of(**how)) is not None) == kernel
+    assert (make_step_on_gpu(policy_of(**how)) is not None) == kernel
 
 
 @pytest.mark.parametrize("policy", unknown_policies(), ids=["images", "custom network"])
 def test_kernel_takes_no_images_and_no_custom_networks(policy):
-    assert step_on_gpu(policy) is None
+    assert make_step_on_gpu(policy) is None

@@ -41,7 +41,7 @@ class Remembering(Both):
 
 
 def oracle(weights, x, h=0.0):
-    """(logits, values, h) in float64."""
+    """Return logits, values and states h in float64."""
     w = {name: np.array(array, np.float64) for name, array in named(weights["network"])}
     h = np.tanh(x @ w["body.weight"].T + w["body.bias"] + 0.5 * h)
     return h @ w["head.weight"].T + w["head.bias"], (h @ w["value.weight"].T + w["value.bias"]), h
@@ -67,12 +67,12 @@ def test_recurrent_module_steps_like_scan_and_resets():
     assert policy.is_recurrent
     weights, T, S = policy.init(mx.random.key(0)), 4, 2
     x = np.random.default_rng(1).normal(size=(T, S, D)).astype(np.float32)
-    keep = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], np.float32)
-    logits, values, after = policy.scan(weights, mx.array(x), None, mx.array(keep))
+    not_done = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], np.float32)
+    logits, values, after = policy.scan(weights, mx.array(x), None, mx.array(not_done))
     h, state = np.zeros((S, H)), policy.initial_state(S)
     for t in range(T):
-        one, value, state = policy.step(weights, mx.array(x[t]), state, mx.array(keep[t]))
-        expected, v, h = oracle(weights, x[t], h * keep[t][:, None])
+        one, value, state = policy.step(weights, mx.array(x[t]), state, mx.array(not_done[t]))
+        expected, v, h = oracle(weights, x[t], h * not_done[t][:, None])
         own = slice(t * S, (t + 1) * S)
         for found in (logits[:, own], one):
             np.testing.assert_allclose(np.array(found), expected.T, rtol=1e-4, atol=1e-5)

@@ -19,7 +19,7 @@ CASES = {  # action sizes, whether they are masked, limits
 
 
 def given(case: str) -> tuple[Policy, list]:
-    """A policy; outputs, deviations, values, noise and mask, some of them not finite."""
+    """Return a policy, and outputs, deviations, values, noise and mask; some aren't finite."""
     sizes, masked, limits = CASES[case]
     policy, rng = policy_of(sizes=sizes, **limits), np.random.default_rng(len(case))
     A = policy.decoder.action.logits

@@ -39,7 +39,7 @@ function = len
 
 
 def generator() -> list:
-    """The global generator's state."""
+    """Return the state of MLX's global generator."""
     return mx.random.state[0].tolist()  # type: ignore
 
 

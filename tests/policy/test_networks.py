@@ -21,7 +21,7 @@ def normal(rng, *shape):
 
 
 def network(name, hidden=8, layers=2, scale=1.5):
-    """A network whose weights and biases are all drawn, so that none is 0."""
+    """Return a network and random weights, of which none is 0."""
     made = NETWORKS[name](hidden, layers)
     rng = np.random.default_rng(hidden + layers)
     weights = made.init(mx.random.key(0))
@@ -33,8 +33,8 @@ def state_of(made, rng, n):
     return tree_map(lambda a: mx.abs(normal(rng, *a.shape)), made.initial_state(n))
 
 
-def keep_of(rng, T, S, share=0.3):
-    return mx.array((rng.random((T, S)) > share).astype(np.float32))
+def random_not_done(rng, T, S, reset_fraction=0.3):
+    return mx.array((rng.random((T, S)) > reset_fraction).astype(np.float32))
 
 
 def close(found, expected, atol=3e-6):
@@ -53,12 +53,12 @@ def test_steps_equal_scan(path, name, T, layers, resets):
     S = 5
     made, weights = network(name, layers=layers)
     h, state = normal(rng, T, S, 8), state_of(made, rng, S)
-    keep = keep_of(rng, T, S) if resets else None
-    out, last = made.scan(weights, h, state, keep)
+    not_done = random_not_done(rng, T, S) if resets else None
+    out, last = made.scan(weights, h, state, not_done)
     assert out.shape == h.shape
     one, steps = state, []
     for t in range(T):
-        x, one = made.step(weights, h[t], one, None if keep is None else keep[t])
+        x, one = made.step(weights, h[t], one, None if not_done is None else not_done[t])
         steps.append(x)
     close({"out": mx.stack(steps)}, {"out": out})
     close(one, last)
@@ -70,16 +70,16 @@ def test_reset_stops_outputs_and_gradients(name):
     T, S, at = 9, 4, 5
     made, weights = network(name)
     h, state = normal(rng, T, S, 8), state_of(made, rng, S)
-    keep = np.ones((T, S), np.float32)
-    keep[at, ::2] = 0  # agents 0 and 2 only
-    out, _ = made.scan(weights, h, state, mx.array(keep))
+    not_done = np.ones((T, S), np.float32)
+    not_done[at, ::2] = 0  # agents 0 and 2 only
+    out, _ = made.scan(weights, h, state, mx.array(not_done))
     plain, _ = made.scan(weights, h, state)
     fresh, _ = made.scan(weights, h[at:], made.initial_state(S))
     close({"before": out[:at], "others": out[:, 1::2]}, {"": plain[:at], "-": plain[:, 1::2]})
     close({"reset": out[at:, ::2]}, {"": fresh[:, ::2]})
     assert np.abs(np.array(plain[at:, ::2]) - np.array(out[at:, ::2])).max() > 0.01
 
-    late = lambda h: mx.sum(made.scan(weights, h, state, mx.array(keep))[0][at:])  # noqa: E731
+    late = lambda h: mx.sum(made.scan(weights, h, state, mx.array(not_done))[0][at:])  # noqa: E731
     gradient = np.array(mx.grad(late)(h))
     assert not gradient[:at, ::2].any() and np.abs(gradient[:at, 1::2]).max() > 1e-3
 
@@ -120,23 +120,23 @@ def test_fused_gradients_equal_those_of_the_reference(products, name):
         "bias_hh": normal(rng, gates * H),
     }
     x, h, c = normal(rng, T, S, H), mx.abs(normal(rng, S, H)), normal(rng, S, H)
-    keep, direction = keep_of(rng, T, S), normal(rng, T, S, H)
+    not_done, direction = random_not_done(rng, T, S), normal(rng, T, S, H)
 
     def ours(x, layer, h, c):
         if name == "MinGRU":
-            return mingru(x, layer["weight_hh"], h, keep)[0]
+            return mingru(x, layer["weight_hh"], h, not_done)[0]
         if name == "GRU":
-            return gru(x, layer, h, keep)[0]
-        return lstm(x, layer, {"h": h, "c": c}, keep)[0]
+            return gru(x, layer, h, not_done)[0]
+        return lstm(x, layer, {"h": h, "c": c}, not_done)[0]
 
     def reference(x, layer, h, c):
         if name == "MinGRU":
             parts = mx.split(x @ layer["weight_hh"].T, 3, axis=-1)
-            return mingru_reference(parts, x, h, keep)[0]  # type: ignore
+            return mingru_reference(parts, x, h, not_done)[0]  # type: ignore
         z = x @ layer["weight_ih"].T + layer["bias_ih"]
         if name == "GRU":
-            return gru_reference(z, layer["weight_hh"], layer["bias_hh"], h, keep)[0]
-        return lstm_reference(z + layer["bias_hh"], layer["weight_hh"], h, c, keep)[0]
+            return gru_reference(z, layer["weight_hh"], layer["bias_hh"], h, not_done)[0]
+        return lstm_reference(z + layer["bias_hh"], layer["weight_hh"], h, c, not_done)[0]
 
     def gradients(function):
         scalar = lambda *a: mx.sum(function(*a) * direction)  # noqa: E731

@@ -86,12 +86,12 @@ def test_sb3_policy_equals_its_twin_in_torch(path, activation, sizes, separate):
 def test_steps_of_separate_networks_equal_scan(network, dialect):
     policy = policy_of(network, (1, 1), D, dialect=dialect, reset=True, separate_value=True)
     weights, observations = weights_of(policy), mx.array(normal(0, T, S, D))
-    keep = mx.array((np.random.default_rng(1).random((T, S)) > 0.3).astype(np.float32))
+    not_done = mx.array((np.random.default_rng(1).random((T, S)) > 0.3).astype(np.float32))
     state = tree_map(lambda a: a + 0.5, policy.initial_state(S))
-    (means, _), values, last = policy.scan(weights, observations, state, keep)
+    (means, _), values, last = policy.scan(weights, observations, state, not_done)
     found = []
     for t in range(T):
-        (mean, _), value, state = policy.step(weights, observations[t], state, keep[t])
+        (mean, _), value, state = policy.step(weights, observations[t], state, not_done[t])
         found.append((np.array(mean).T, np.array(value)))
     by_step = [np.concatenate(rows) for rows in zip(*found, strict=True)]
     np.testing.assert_allclose(np.array(means).T, by_step[0], rtol=0, atol=1e-5)

@@ -120,9 +120,10 @@ def legal_masks(rng, n, sizes, actions):
 
 
 def log_probs(case):
-    """Joint log-probability (n,), entropy (n,), and (d logprob, d entropy) by logits, (n, A).
+    """Return joint log-probabilities and entropies (n,), and their gradients.
 
-    By the Jacobian of the softmax. Of a continuous space: by means and logstd.
+    For discrete actions, gradients by logits (n, A), with the Jacobian of the softmax; for
+    continuous actions, gradients by means and logstd.
     """
     y, actions = f64(case.arrays["y"])[:-1].T, case.arrays["actions"]
     if case.action.continuous:
@@ -237,7 +238,10 @@ def by_kernels(backend, case):
 
 
 def compare(found, oracle, case):
-    """Each array relative to its largest number; gradients are rounded to the case's dtype."""
+    """Compare arrays with an oracle, with tolerances relative to the oracle's largest number.
+
+    Gradients are rounded to the case's dtype, and have a wider tolerance then.
+    """
     assert found.keys() == oracle.keys()
     for name, other in oracle.items():
         bound = 2e-5 if name not in ("dy", "dlogstd") else max(4e-6, 2 * EPSILON.get(case.dtype, 0))
@@ -257,7 +261,7 @@ def test_kernels_equal_float64_and_plain_mlx(backend, name):
 
 
 def changed(name, **arrays):
-    """A case with other arrays."""
+    """Return the case of this name with some arrays replaced."""
     other = dataclasses.replace(CASES[name])
     other.arrays = {**CASES[name].arrays, **arrays}
     return other

@@ -20,7 +20,7 @@ def arrays(*xs):
 
 
 def ours(logits, value, actions, batch, sizes, mask=None, **coefficients):
-    """Loss, statistics, dL/dlogits, dL/dvalue; logits (n, A) here, (A, n) in the code."""
+    """Return the package's loss, metrics, dL/dlogits (n, A) and dL/dvalue, for logits (n, A)."""
     heads = Categorical(ActionSpec(sizes))
     coefficients = {**COEFFICIENTS, **coefficients}
     ent_coef = mx.array(coefficients.pop("ent_coef"))

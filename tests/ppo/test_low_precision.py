@@ -38,11 +38,11 @@ def normal(rng, *shape):
 
 
 def lower(tree, dtype):
-    """Cast weights like training."""
+    """Cast weights as training does."""
     return tree_map(lambda w: w.astype(dtype), tree)
 
 
-def keep_of(rng, *shape):
+def random_not_done(rng, *shape):
     return mx.array((rng.random(shape) > 0.2).astype(np.float32))
 
 
@@ -74,7 +74,7 @@ def assert_dtypes(tree, dtype):
 
 @pytest.fixture
 def on_a_gpu(monkeypatch, extension):
-    """Operations take their forms for a GPU; kernels are the extension, which rounds alike."""
+    """Let operations choose GPU implementations, and replace their kernels by the CPU extension."""
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(
         Implementation,
@@ -85,7 +85,7 @@ def on_a_gpu(monkeypatch, extension):
 
 @pytest.fixture(params=["fused", "pure", "gpu"])
 def form(request):
-    """All ways to compute a policy."""
+    """Run a test with each implementation of a policy."""
     if request.param == "gpu":
         request.getfixturevalue("on_a_gpu")
     elif request.param == "pure":
@@ -115,14 +115,14 @@ def test_results_are_float32_and_gradients_have_their_weights_type(
     rng = np.random.default_rng(0)
     policy, weights = make(name, action, dialect)
     low = lower(weights, dtype)
-    observations, keep = normal(rng, T, S, D), keep_of(rng, T, S)
+    observations, not_done = normal(rng, T, S, D), random_not_done(rng, T, S)
     state = policy.initial_state(S)
     assert_dtypes(state, mx.float32)
     noise = policy.distribution.noise(mx.random.key(3), (S,))
 
-    outputs, values, after = policy.scan(low, observations, state, keep)
+    outputs, values, after = policy.scan(low, observations, state, not_done)
     assert_dtypes([*flat(outputs), values, after], mx.float32)
-    exact, exact_values, exact_after = policy.scan(weights, observations, state, keep)
+    exact, exact_values, exact_after = policy.scan(weights, observations, state, not_done)
     for found, expected in zip(flat(outputs), flat(exact), strict=True):
         assert_close(found, expected, bound=6 * EPSILON[dtype])
     assert_close(values, exact_values, bound=6 * EPSILON[dtype])
@@ -131,11 +131,11 @@ def test_results_are_float32_and_gradients_have_their_weights_type(
 
     mask = None if action.continuous else mx.array(rng.integers(0, 2, (S, action.logits)) | 1)
     for m in (None, mask):
-        acted = policy.act(low, observations[0], state, noise, m, keep[0])
+        acted = policy.act(low, observations[0], state, noise, m, not_done[0])
         assert_dtypes(acted, mx.float32)
 
     def scalar(weights, state):
-        outputs, values, _ = policy.scan(weights, observations, state, keep)
+        outputs, values, _ = policy.scan(weights, observations, state, not_done)
         return mx.sum(mx.square(values)) + sum(mx.sum(mx.sin(o)) for o in flat(outputs))
 
     gradient = mx.compile(mx.grad(scalar, argnums=(0, 1)))
@@ -153,7 +153,7 @@ def test_results_are_float32_and_gradients_have_their_weights_type(
 
 
 def accumulating(dtype):
-    """A layer 4 wide whose state goes from 0 to 1 with z = sigma(-7) at every step, and its z."""
+    """Return a layer's weight (12, 4), whose state grows slowly to 1, and its z = sigma(-7)."""
     hidden, gate, projection = np.eye(4) / 2, -7 * np.eye(4), np.zeros((4, 4))
     weight = mx.array(np.concatenate([hidden, gate, projection]).astype(np.float32)).astype(dtype)
     return weight, sigmoid(np.float64(-7))

@@ -72,7 +72,7 @@ FORMS = pytest.mark.parametrize("form", ["fused", "pure", "metal", "cuda"], indi
 
 @pytest.fixture
 def form(request, monkeypatch):
-    """A function that makes a step in one of its implementations."""
+    """Return a function that computes an optimizer's step with one implementation."""
     if request.param == "pure":
         monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     elif request.param == "fused" and cpu_extension.load_extension() is None:

@@ -188,7 +188,7 @@ class Broken(oracles.SmallVec):
 
 
 def broken(part: str) -> tuple[Callable[..., Any], str]:
-    """A function of the learner that breaks one part of a minibatch."""
+    """Return a function that breaks a part of a minibatch, and the name of what it replaces."""
 
     def targets(real, *arguments):
         values, ratios, *adv = real(*arguments)

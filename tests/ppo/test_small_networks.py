@@ -114,16 +114,16 @@ def test_epoch_ends_at_the_first_minibatch_beyond_target_kl(made_steps):
     policy, weights, fields, adv, order = made((1, 1), dialect="sb3", away=away)
     given = policy, weights, fields, adv
     everything = at_once(*given, order)
-    told = np.array(everything[3])
-    kl = told[:, METRICS.index("kl")]
+    metrics = np.array(everything[3])
+    kl = metrics[:, METRICS.index("kl")]
     highest = kl[:made_steps].max(initial=0)
     assert highest < 0.9 * kl[made_steps]
     bounded = replace(TRAIN, target_kl=float(highest + kl[made_steps]) / 2 / 1.5)
     found = at_once(*given, order, bounded)
     counted = [1.0] * (made_steps + 1) + [0.0] * (K - made_steps - 1)
     assert found[4].tolist() == counted
-    told[made_steps + 1 :] = 0
-    np.testing.assert_array_equal(np.array(found[3]), told)
+    metrics[made_steps + 1 :] = 0
+    np.testing.assert_array_equal(np.array(found[3]), metrics)
     assert found[2]["good"].item() == found[1]["step"].item() == made_steps
     expected = at_once(*given, order[:made_steps]) if made_steps else (weights,)
     assert max(differences(found[0], expected[0]).values()) == 0

@@ -42,7 +42,7 @@ def test_launches_of_an_epoch_are_those_of_the_table(tmp_path):
 
 
 def test_mlx_compiles_nothing_for_an_epoch_on_cuda(tmp_path):
-    """That takes seconds: for an index, a slice at an array, and fused operations."""
+    """MLX takes seconds to compile an index, a slice at an array, and fused operations."""
     results = count(tmp_path, "breakout-a", "--back-ends", "cuda")
     steps = {"split", "gradients", "optimise", "Update.submit"}
     names = [name for step in steps for name in results["breakout-a"]["cuda"][step]["primitives"]]

@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = {".py", ".json", ".c", ".cpp", ".h", ".ini", ".txt", ".typed"}
 
 
-def built(kind: str, directory: Path, **told: str) -> Path:
-    """The one file that hatchling writes."""
+def built(kind: str, directory: Path, **variables: str) -> Path:
+    """Build a distribution with hatchling, and return its file."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
-    environment = {**os.environ, "PUFFER_MLX_PREBUILT": "", **told}
+    environment = {**os.environ, "PUFFER_MLX_PREBUILT": "", **variables}
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, env=environment)
     (path,) = directory.iterdir()
     return path
@@ -89,8 +89,8 @@ def test_wheel_of_one_platform_lists_its_compiled_libraries(wheel, tmp_path):
     compiler = tmp_path / "c++"
     compiler.write_text(COMPILER)
     compiler.chmod(0o755)
-    told = {"PUFFER_MLX_PREBUILT": "1", "CXX": str(compiler), "CC": str(compiler)}
-    special = built("wheel", tmp_path / "out", **told)
+    variables = {"PUFFER_MLX_PREBUILT": "1", "CXX": str(compiler), "CC": str(compiler)}
+    special = built("wheel", tmp_path / "out", **variables)
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f"-{python}-{python}-" in special.name and "none-any" not in special.name
     with zipfile.ZipFile(special) as archive:

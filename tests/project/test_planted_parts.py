@@ -63,7 +63,7 @@ def test_tensor_names_reveal_the_network_and_its_sizes(found):
     settings = {"torch.network": "Leaky", "policy.num_layers": "2", "policy.hidden_size": "12"}
     for names, layout in ("torch's keys", "torch"), ("our names", "native"):
         expected = {**settings, "policy.dialect": layout}
-        assert found[f"told by {names}"].items() >= expected.items()
+        assert found[f"settings by {names}"].items() >= expected.items()
 
 
 @pytest.mark.parametrize("variables", [{}, {"PUFFER_MLX_NO_CPU_OPS": "1"}], ids=["c++", "mlx"])

@@ -42,9 +42,9 @@ HOSTS = {  # modules made of a guest's classes: they are imported inside functio
 
 
 def imports(node: ast.AST, at_import: bool = True) -> Iterator[tuple[str, bool]]:
-    """(dotted name, whether importing the file runs it) of every import below ``node``.
+    """Yield (dotted name, True if it runs at import time) of every import below ``node``.
 
-    ``from a import b`` gives ``a.b`` where that is a module of ours, else ``a``.
+    ``from a import b`` yields ``a.b`` if that is a module of this package, otherwise ``a``.
     """
     for child in ast.iter_child_nodes(node):
         inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -61,7 +61,7 @@ def imports(node: ast.AST, at_import: bool = True) -> Iterator[tuple[str, bool]]
 
 
 def dotted(path: Path) -> str:
-    """A file's module, without the package's name; a folder's ``__init__.py`` is the folder's."""
+    """Return the dotted name of a file's module without the package; a folder for its __init__."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -72,7 +72,7 @@ NAMES = {module: list(imports(ast.parse(path.read_text()))) for module, path in 
 
 
 def ours(names: list[tuple[str, bool]], at_import: bool = False) -> set[str]:
-    """The modules of this package among imports; of those that run at import, if asked."""
+    """Return this package's modules among imports; if ``at_import``, those that run at import."""
     found = {name.removeprefix("puffer_mlx.") for name, now in names if now or not at_import}
     return found & set(MODULES)
 
@@ -107,7 +107,7 @@ def includes(header: Path, text: str) -> set[str]:
 
 
 def hosted(module: str) -> set[str]:
-    """The guests that a module may import when it is imported."""
+    """Return the third-party packages that a module may import at import time."""
     return next((guests for each, guests in HOSTS.items() if fnmatch(module, each)), set())
 
 

@@ -61,7 +61,7 @@ def blocks(language: str, title: str) -> list[str]:
 
 @pytest.fixture
 def root(here: Path) -> Path:
-    """A working directory that has docs/, as the root of a checkout."""
+    """Return a working directory that contains docs/, like the root of a checkout."""
     (here / "docs").symlink_to(ROOT / "docs")
     return here
 

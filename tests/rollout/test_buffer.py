@@ -12,7 +12,7 @@ from small_policies import compiled
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, one_shard_per_group, shards_for_gpu
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training.streams import acting_streams
 
@@ -95,8 +95,8 @@ def test_a_row_contains_what_arrived_together(final_observations, groups, masked
 
 
 @pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
-def test_groups_and_parts_change_nothing(network):
-    """Neither stored rows, nor states; four groups can act in two parts."""
+def test_results_do_not_depend_on_groups_and_shards(network):
+    """Stored rows and states are the same with 1, 2 and 4 groups, and with 4 groups in 2 shards."""
 
     def states(run):
         leaves = [[np.array(a) for _, a in oracles.named(state)] for state in run.states]
@@ -106,7 +106,7 @@ def test_groups_and_parts_change_nothing(network):
         (1, one_shard_per_group),
         (2, one_shard_per_group),
         (4, one_shard_per_group),
-        (4, few_shards),
+        (4, shards_for_gpu),
     ]
     runs = [Run(groups, (3, 2), True, network=network) for groups, _ in ways]
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_groups_and_parts_change_nothing(network):
             for found, state in zip(states(other), states(one), strict=True):
                 np.testing.assert_allclose(found, state, rtol=0, atol=1e-6)
     assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
-    assert [few_shards(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
+    assert [shards_for_gpu(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])

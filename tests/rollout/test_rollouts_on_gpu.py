@@ -300,7 +300,7 @@ def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backen
     run, host = (Run(name, form) for form in ("rollout", ""))
     kernel = run.way._kernel
     noise = run.policy.distribution.noise(mx.random.key(0), (T, N))
-    packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
+    packed = kernel.step.pack_weights(run.weights), kernel.step.pack_states(*run.states)
     first = EnvOutputs(*run.buffer.last)
     with emulated_gpu(backend=backend, checked=True):
         observations = kernel.launch(T, *packed, noise, run.vec.structs, first)[0]

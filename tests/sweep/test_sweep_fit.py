@@ -28,22 +28,29 @@ AGENTS, BUFFERS, HORIZON, MINIBATCH, REPLAY, STEPS = RANGES
 
 
 def trainings(swept, *words):
-    """Return the trainings of a sweep. An epoch has 64 x 16 steps unless one of these is swept."""
+    """Return the launcher of a sweep's trainings, whose epochs have 64 agents x 16 steps.
+
+    Args:
+        swept: Names of the keys in ``RANGES`` that the sweep varies.
+        words: Further options of the command.
+    """
     words = [*WORDS, *words]
-    space = Space(
-        [Parameter(*name.split("."), *RANGES[name], integer=name != REPLAY) for name in swept]
-    )
+    parameters = []
+    for name in swept:
+        is_integer = name != REPLAY
+        parameters.append(Parameter(*name.split("."), *RANGES[name], integer=is_integer))
+    space = Space(parameters)
     config = c.load("squared", words)
     return RunLauncher("squared", words, config, space, SweepSettings(), Path("."), 60)
 
 
-FITS = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
+TRAINABLE = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
 
 
 @pytest.mark.parametrize(
     ("suggested", "adjusted"),
     [
-        (FITS, FITS),
+        (TRAINABLE, TRAINABLE),
         ({MINIBATCH: 4096, HORIZON: 8}, {MINIBATCH: 512, HORIZON: 8}),
         ({HORIZON: 64, AGENTS: 256, STEPS: 2000}, {HORIZON: 64, AGENTS: 256, STEPS: 18626}),
         ({REPLAY: 0.25}, {REPLAY: 0.25 * 1.25**4}),

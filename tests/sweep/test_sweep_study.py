@@ -47,8 +47,8 @@ TIMESTEPS = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"
 
 
-def luck(run, seed):
-    """Return what a seed adds to a run's score."""
+def score_of_seed(run, seed):
+    """Return the noise that a seed adds to the score of a run, within ±0.25."""
     return (zlib.crc32(f"{sorted(run.params.items())} {seed}".encode()) % 1000 - 500) / 2000
 
 
@@ -59,7 +59,7 @@ class Lucky(Formula):
     def outcome(self):
         outcome = super().outcome()
         assert outcome
-        more = luck(self.trial, self.seed)
+        more = score_of_seed(self.trial, self.seed)
         points = [Point(p.score + more, p.cost, p.steps) for p in outcome.points]
         return Outcome(points, outcome.error, outcome.stop_reason)
 
@@ -124,10 +124,12 @@ def test_runs_and_their_points_are_trials(here):
         assert run.params["train.horizon"] in {2**k for k in range(3, 10)}
         assert isinstance(run.params["env.frameskip"], int)
         *inside, last = formula(run.params)
-        assert run.values == [last.score + luck(run, 0), last.cost]
+        assert run.values == [last.score + score_of_seed(run, 0), last.cost]
         inside = [point for point in inside if point.steps >= 1e4]  # the range's beginning
         points = points_of(sweep, run)
-        assert [t.values for t in points] == [[p.score + luck(run, 0), p.cost] for p in inside]
+        assert [t.values for t in points] == [
+            [p.score + score_of_seed(run, 0), p.cost] for p in inside
+        ]
         assert [t.params[TIMESTEPS] for t in points] == [int(p.steps) for p in inside]
         assert all({**t.params, TIMESTEPS: 0} == {**run.params, TIMESTEPS: 0} for t in points)
 
@@ -157,7 +159,7 @@ def test_only_promising_runs_get_further_seeds(here):
     assert [run.number for run in over] == [run.number for run in sweep.runs()]
     for run in sweep.runs():
         end = formula(run.params)[-1]
-        scores = [end.score + luck(run, seed) for seed in range(len(seed_curves(run)))]
+        scores = [end.score + score_of_seed(run, seed) for seed in range(len(seed_curves(run)))]
         assert run.values == pytest.approx([fmean(scores), end.cost])
     assert best_of(sweep).values[0] == max(
         r.values[0] for r in sweep.runs() if len(seed_curves(r)) == 3

@@ -24,7 +24,7 @@ def fake(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A function that returns 1, and an empty cache."""
+    """Write a C file with a function that returns 1, and set an empty cache."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "one.c"
     path.write_text("int one(void) { return 1; }\n")

@@ -33,8 +33,8 @@ def test_missing_object_is_named_with_a_hint(here, monkeypatch, text, name, said
         (here / f"{name.partition(':')[0].removesuffix('.py')}.py").write_text(text)
     with pytest.raises(UserError) as caught:
         load_object(name)
-    told, _, advice = str(caught.value).partition("hint: ")
-    assert said.replace("ROOT", str(here)) in told and hint in advice
+    message, _, advice = str(caught.value).partition("hint: ")
+    assert said.replace("ROOT", str(here)) in message and hint in advice
 
 
 @pytest.mark.parametrize(

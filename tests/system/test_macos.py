@@ -1,4 +1,4 @@
-"""Environments and the extension compile for macOS, by PyPI's ``ziglang``; nothing runs.
+"""Environments and the extension compile for macOS with PyPI's ``ziglang``; no test runs them.
 
 A slow test also downloads MLX's wheels.
 """
@@ -26,8 +26,8 @@ from puffer_mlx.vec.native.compiling import compile_environment
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = sorted(path.parent.name for path in (ROOT / "envs").glob("*/binding.c"))
-DYLIB = 6  # Mach-O's type of file
-ARM64 = 0x0100000C
+DYLIB = 6  # file type in a Mach-O header: dynamic library
+ARM64 = 0x0100000C  # CPU type in a Mach-O header
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "darwin", reason="a Mac compiles them anyway"),
@@ -37,11 +37,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def zig(tmp_path_factory) -> Iterator[Path]:
-    """Set $CC and $CXX to clang for macOS 14, with a cache. Yields a folder."""
-    kept = cache_directory() / "zig"
+    """Set $CC and $CXX to clang for macOS 14, with a cache. Yields the working directory."""
+    cache = cache_directory() / "zig"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "PUFFER_MLX_CACHE"):
-            patch.setenv(name, str(kept / name))
+            patch.setenv(name, str(cache / name))
         for name, tool in (("CC", "cc -Werror"), ("CXX", "c++")):
             patch.setenv(name, f"'{sys.executable}' -m ziglang {tool} -target aarch64-macos.14.0")
         folder = tmp_path_factory.mktemp("zig")
@@ -50,7 +50,7 @@ def zig(tmp_path_factory) -> Iterator[Path]:
 
 
 class Object:
-    """The symbols that a 64-bit Mach-O file defines and needs."""
+    """A 64-bit Mach-O file: its types, and the symbols that it defines or imports."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()
@@ -68,7 +68,7 @@ class Object:
     def _read(self, data: bytes, symbols: int, count: int, strings: int, _: int) -> None:
         for i in range(count):
             name, kind = struct.unpack_from("<IB", data, symbols + 16 * i)
-            if kind & 0xE0 or not kind & 1:  # for debuggers; local
+            if kind & 0xE0 or not kind & 1:  # a debugging symbol, or a local one
                 continue
             start = strings + name
             text = data[start : data.index(b"\0", start)].decode()
@@ -86,7 +86,10 @@ def test_environments_compile_without_a_warning(zig):
 
 
 def python_headers() -> Path:
-    """Python's headers, without Debian's switch between the machines that Debian knows."""
+    """Return a folder with Python's headers, in which ``pyconfig.h`` is this machine's.
+
+    Debian's ``pyconfig.h`` includes another one by the compiler's target, and has none for macOS.
+    """
     include = Path(sysconfig.get_paths()["include"])
     if "multiarch" not in (include / "pyconfig.h").read_text():
         return include
@@ -98,7 +101,7 @@ def python_headers() -> Path:
 
 
 def compiler_flags(monkeypatch) -> list[str]:
-    """The extension's on a Mac."""
+    """Return the flags with which the extension is compiled on a Mac."""
     headers = {"include": str(python_headers())}
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")
@@ -106,9 +109,10 @@ def compiler_flags(monkeypatch) -> list[str]:
         return cpu_extension.compiler_flags()
 
 
-def compiled(source: Path, flags: list[str]) -> Path:
-    """The object or the assembly of a source that includes headers of the extension; kept."""
-    depends, include = cpu_extension.extension_headers(), [cpu_extension.PACKAGE]
+def compile_source(source: Path, flags: list[str]) -> Path:
+    """Compile a source that includes headers of the extension. Returns a cached output file."""
+    depends = cpu_extension.extension_headers()
+    include = [cpu_extension.PACKAGE]
     return compile_program(f"mac_{source.stem}", [source], flags, "c++", depends, include)
 
 
@@ -120,7 +124,7 @@ def without_linker(flags: list[str]) -> list[str]:
 def test_extension_compiles_without_a_warning(zig, monkeypatch):
     flags = without_linker(compiler_flags(monkeypatch))
     strict = [*flags, "-O0", "-Wall", "-Werror", "-c"]
-    found = [Object(compiled(source, strict)) for source in cpu_extension.write_sources(zig)]
+    found = [Object(compile_source(source, strict)) for source in cpu_extension.write_sources(zig)]
     assert {part.machine for part in found} == {ARM64}
     assert "_PyInit_cpu_ops" in found[-1].defined
     assert all(any("mlx4core" in name for name in part.needed) for part in found)
@@ -129,15 +133,15 @@ def test_extension_compiles_without_a_warning(zig, monkeypatch):
 # ---- against MLX's wheels for macOS --------------------------------------------------------------
 
 
-def tags(path: Path) -> set[bytes]:
-    """A compiler's kind and nanobind's internals: what two extensions must have in common."""
+def nanobind_tags(path: Path) -> set[bytes]:
+    """Return an extension's tags of nanobind's ABI, which must be equal to share objects."""
     return set(re.findall(rb"nanobind_\w+_a\d+_v\d+\w*", path.read_bytes()))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
-    """Downloads 45 MB, and compiles libc++: minutes."""
+    """This test takes minutes: it downloads 45 MB, and compiles libc++."""
     version = importlib.metadata.version("mlx")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path]
@@ -158,7 +162,7 @@ def test_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
     wanted = {name for name in ours.needed if "mlx4core" in name}
     assert (ours.machine, ours.kind) == (ARM64, DYLIB) and "_PyInit_cpu_ops" in ours.defined
     assert len(wanted) > 10 and wanted <= theirs.defined
-    assert tags(extension) == tags(core) and len(tags(core)) == 1
+    assert nanobind_tags(extension) == nanobind_tags(core) and len(nanobind_tags(core)) == 1
     # as system/mac.py expects
     assert f"_{mac._SGEMM[0]}" in theirs.needed
     text = library.read_bytes()

@@ -38,7 +38,7 @@ def tensorboard(folder):
 
 
 def wandb(folder):
-    """Its records are a LevelDB log: blocks of 32 KiB, chunks with a header of 7 bytes."""
+    """Read what wandb recorded: a LevelDB log of 32 KiB blocks, chunks with a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     points, config, summary, names, status = {}, {}, {}, [], []

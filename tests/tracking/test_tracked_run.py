@@ -51,14 +51,14 @@ def gone(trackers: Trackers) -> bool:
 # ---- what a tracker is sent ----------------------------------------------------------------------
 
 
-def test_a_tracker_gets_the_run_its_epochs_and_its_result(told, capsys):
+def test_a_tracker_gets_the_run_its_epochs_and_its_result(tracked_records, capsys):
     words = "--wandb-project", "fish", "--wandb-group", "new", "--tag", "a b"
     with Trackers(run("--train.gamma", "0.5", *words), ["planted"]) as trackers:
         for epoch in 1, 2, 3:
             trackers.log(record(epoch, **{"loss/kl": float("nan"), "env/n": 2.0}))
         trackers.evaluated({"agent_steps": 999, "env/score": 0.75})
         trackers.done, trackers.weights = True, Path("w.safetensors")
-    begun, *epochs, end = told()
+    begun, *epochs, end = tracked_records()
     start, config = begun["start"], begun["start"]["config"]
     assert (start["run_id"], start["environment"], start["log_dir"]) == ("7", "squared", "logs")
     assert (start["project"], start["group"], start["tag"]) == ("fish", "new", "a b")
@@ -80,12 +80,14 @@ def test_a_tracker_gets_the_run_its_epochs_and_its_result(told, capsys):
     ("more", "scores"),
     [({}, {"final/score": 0.2}), ({"eval/score": 0.9}, {"final/score": 0.9})],
 )
-def test_final_scores_are_the_last_ones_of_an_epoch_or_its_evaluation(told, more, scores):
+def test_final_scores_are_the_last_ones_of_an_epoch_or_its_evaluation(
+    tracked_records, more, scores
+):
     with Trackers(run(), ["planted"]) as trackers:
         trackers.log(record(1))
         trackers.log(record(2, **more))
         trackers.log({"agent_steps": 192, "epoch": 3})
-    assert told()[-1]["finish"] == {"status": "stopped", "scores": scores, "weights": ""}
+    assert tracked_records()[-1]["finish"] == {"status": "stopped", "scores": scores, "weights": ""}
 
 
 KILLED = """
@@ -99,25 +101,25 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_trainers_tracker_ends_with_status_killed(told):
+def test_a_killed_trainers_tracker_ends_with_status_killed(tracked_records):
     here = Path(__file__).parent
     paths = FAULTY, tracked_run.PACKAGE_PARENT, str(here.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, "-c", KILLED, str(here)]
     assert subprocess.run(words, env=environment, check=False).returncode == -signal.SIGKILL
-    wait_until(lambda: any("finish" in line for line in told()))
-    assert kinds(told()) == ["start", "step", "finish"]
-    assert told()[-1]["finish"]["status"] == "killed"
+    wait_until(lambda: any("finish" in line for line in tracked_records()))
+    assert kinds(tracked_records()) == ["start", "step", "finish"]
+    assert tracked_records()[-1]["finish"]["status"] == "killed"
     wait_until(lambda: "step" in json.loads(KEPT.read_text()))
     assert json.loads(KEPT.read_text())["step"] == 64
 
 
-def test_a_resumed_run_names_the_last_step_that_the_tracker_has(told):
+def test_a_resumed_run_names_the_last_step_that_the_tracker_has(tracked_records):
     def again(*epochs: int, step: int | None = 64):
         with Trackers(run(), ["planted"], step=step, logged=500) as trackers:
             for epoch in epochs:
                 trackers.log(record(epoch))
-        start = next(line["start"] for line in told()[::-1] if "start" in line)
+        start = next(line["start"] for line in tracked_records()[::-1] if "start" in line)
         return start["step"], start["last_logged"]
 
     assert again(1, 2, step=None) == (None, None)
@@ -178,7 +180,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_failed_tracker_is_dropped_with_one_line(told, monkeypatch, capsys, fault):
+def test_a_failed_tracker_is_dropped_with_one_line(tracked_records, monkeypatch, capsys, fault):
     monkeypatch.setenv("TRACKER_FAULT", fault)
     said = []
     with Trackers(run(), ["planted"]) as trackers:
@@ -192,16 +194,16 @@ def test_a_failed_tracker_is_dropped_with_one_line(told, monkeypatch, capsys, fa
     assert gone(trackers)
 
 
-def test_a_dropped_tracker_does_not_affect_another(told, capsys):
+def test_a_dropped_tracker_does_not_affect_another(tracked_records, capsys):
     Path("logs").write_text("in the way")  # a note that can't be written is no fault
     with Trackers(run(), ["nothing_of_that_name", "planted"]) as trackers:
         lines = trackers.log(record(1))  # with messages that have come already
     printed = "\n".join(lines) + capsys.readouterr().out
     assert "nothing_of_that_name is dropped" in printed and printed.count("dropped") == 1
-    assert kinds(told()) == ["start", "step", "finish"]
+    assert kinds(tracked_records()) == ["start", "step", "finish"]
 
 
-def test_a_hanging_tracker_is_killed_after_the_timeout(told, monkeypatch, capsys):
+def test_a_hanging_tracker_is_killed_after_the_timeout(tracked_records, monkeypatch, capsys):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.finish=hang")
     monkeypatch.setattr(tracked_run, "FINISH_TIMEOUT", 1.5)
     monkeypatch.setattr(tracked_run, "QUIET_WAIT", 0.1)
@@ -213,7 +215,7 @@ def test_a_hanging_tracker_is_killed_after_the_timeout(told, monkeypatch, capsys
     assert "dropped" not in out and gone(trackers)
 
 
-def test_ctrl_c_ends_the_wait_for_a_tracker(told, monkeypatch, capsys):
+def test_ctrl_c_ends_the_wait_for_a_tracker(tracked_records, monkeypatch, capsys):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.finish=hang")
 
     def interrupted(link, deadline):
@@ -226,7 +228,9 @@ def test_ctrl_c_ends_the_wait_for_a_tracker(told, monkeypatch, capsys):
     assert "planted wasn't waited for" in capsys.readouterr().out and gone(trackers)
 
 
-def test_a_tracker_whose_process_cannot_start_is_dropped(told, tmp_path, monkeypatch, capsys):
+def test_a_tracker_whose_process_cannot_start_is_dropped(
+    tracked_records, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with Trackers(run(), ["planted"]) as trackers:
         (line,) = trackers.log(record(1))

@@ -38,7 +38,7 @@ def needs(name: str) -> None:
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """An empty working directory; trackers have no login and none of this machine's folders."""
+    """Change to an empty working directory, and hide this machine's logins and folders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", FAULTY)

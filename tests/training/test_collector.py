@@ -152,7 +152,7 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
 
 
 def finish_rollouts_before_training(trainer: Any) -> None:
-    """Have each rollout write all of its rows before the update beside it reads any."""
+    """Finish each rollout before the concurrent update begins to read."""
     start_next = trainer.queue.start_next
 
     def started(weights):
@@ -410,7 +410,7 @@ def test_a_rollout_may_fail_twice_where_states_can_not_be_saved(overlap, n, agai
 
 
 def test_an_interrupt_while_a_rollout_marks_its_last_row_leaves_no_mark(monkeypatch):
-    """That row is the first one of the next rollout."""
+    """The last row of a rollout is the first row of the next one."""
     mark_last = RolloutBuffer.mark_last
 
     def interrupted(buffer):

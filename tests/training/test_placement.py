@@ -51,8 +51,8 @@ class Fake(SimpleNamespace):
         return getattr(mx, name)
 
 
-def parts(trainer: Any) -> Any:
-    """Return the arguments of ``place`` for a trainer."""
+def placement_arguments(trainer: Any) -> Any:
+    """Return the first two arguments of ``choose_placement`` for a trainer."""
     return Acting(trainer.config, trainer.vec, trainer.policy), trainer.weights
 
 
@@ -78,7 +78,7 @@ def test_a_missing_gpu_is_an_error():
     trainer = start()
     trainer.config.train.rollout_device = "gpu"
     with pytest.raises(UserError) as caught:
-        placed(parts(trainer))
+        placed(placement_arguments(trainer))
     assert "train.rollout_device is gpu, but this build of MLX has no GPU" in caught.value.message
     assert "--train.rollout-device cpu" in caught.value.hint
 
@@ -101,7 +101,7 @@ def test_log_probs_are_recomputed_where_acting_and_training_differ(
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """Make ``place`` see a GPU as MLX's default device. Return its arguments."""
-    arguments = parts(start())
+    arguments = placement_arguments(start())
     monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
     monkeypatch.setattr(placement, "make_actor", lambda *_: True)

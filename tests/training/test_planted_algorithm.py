@@ -1,6 +1,6 @@
 """An algorithm is one file, and so is an optimizer: files put beside the others are used."""
 
-from running import TINY, planted, records
+from running import TINY, records, train_with_added_file
 
 REINFORCE = '''
 """REINFORCE of Williams (1992): discounted returns, with the value as baseline."""
@@ -84,7 +84,7 @@ CARTPOLE = """
 
 
 def test_an_algorithm_and_an_optimizer_are_one_file_each(tmp_path):
-    train = planted(tmp_path, "ppo/algorithms/reinforce.py", REINFORCE)
+    train = train_with_added_file(tmp_path, "ppo/algorithms/reinforce.py", REINFORCE)
     (tmp_path / "puffer_mlx" / "ppo" / "optimizers" / "sgd.py").write_text(SGD)
     text, status = train(tmp_path, *CARTPOLE.split(), "--train.clip-coef", 0.3)
     assert status == 0, text

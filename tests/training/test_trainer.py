@@ -229,7 +229,7 @@ def watch_draws(trainer: Trainer) -> list[np.ndarray]:
 
 
 def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch, scheduled):
-    """An epoch of PufferLib 4.0 in float64, gradients by finite differences.
+    """Compute an epoch of PufferLib 4.0 in float64, with gradients by finite differences.
 
     `weights` are float64 and changed in place; `momentum` has the same order. `scheduled` has the
     coefficients of the loss that are functions of the progress.

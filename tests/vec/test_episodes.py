@@ -16,7 +16,7 @@ def add(episodes, rewards, ended, **more):
 
 @pytest.fixture
 def three():
-    """Three agents: the first ended after 2 steps with 3, then after 1 with 4; the last with 21."""
+    """Return the episodes of three agents: the first agent's returns are 3 and 4, the last's 21."""
     episodes = Episodes(3)
     add(episodes, [1, 10, 5], [0, 0, 0])
     add(episodes, [2, 10, 7], [1, 0, 0])
@@ -69,10 +69,10 @@ def test_reset_is_no_step():
 
 def test_reported_values_override_computed_ones():
     """A value that only some episodes report is averaged over these."""
-    told = {1: {"episode_return": 50, "x": 2}, 2: {"score": 0.25, "x": 6}}
+    infos = {1: {"episode_return": 50, "x": 2}, 2: {"score": 0.25, "x": 6}}
     one, other = Episodes(4), Episodes(4)
     for episodes in one, other:
-        add(episodes, [1, 2, 3], [1, 1, 1], first=1, infos=told)
+        add(episodes, [1, 2, 3], [1, 1, 1], first=1, infos=infos)
     first, second, third = one.take()
     assert "x" not in first and (first["env"], first["score"]) == (1, 1)
     assert (second["episode_return"], second["score"], second["x"]) == (50, 50, 2)

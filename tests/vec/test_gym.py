@@ -88,8 +88,8 @@ def test_rows_of_vectorized_forms_of_both_reset_modes():
         assert not vec.final_observations
         rows = started(vec)
         assert [step(vec, rows, [0, STAY]).terminals.tolist() for _ in range(2)] == [[1, 0]] * 2
-        told = {"episode_return": -2, "episode_length": 1, "score": -2, "final_position": -2}
-        assert vec.episodes() == [told | {"env": 0, "n": 1}] * 2
+        expected = {"episode_return": -2, "episode_length": 1, "score": -2, "final_position": -2}
+        assert vec.episodes() == [expected | {"env": 0, "n": 1}] * 2
 
 
 def test_backends_and_groups_give_equal_rows():

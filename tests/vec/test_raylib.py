@@ -90,7 +90,7 @@ def near(found, expected, tolerance: float = 2e-5) -> None:
 
 
 def rotation(axis: np.ndarray, angle: float) -> np.ndarray:
-    """Rodrigues' (3, 3): the exponential of the axis' cross product."""
+    """Return the rotation matrix (3, 3) about an axis, by Rodrigues' formula."""
     x, y, z = axis / np.linalg.norm(axis)
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
@@ -239,7 +239,7 @@ int DrawnFrames(void) { return ++frames; }
 
 
 def install(prefix: Path, static: bool = False) -> Path:
-    """A raylib that counts frames."""
+    """Install a substitute for raylib that counts frames."""
     for name in "include", "lib":
         (prefix / name).mkdir(parents=True)
     (prefix / "include" / "raylib.h").write_text(HEADER)

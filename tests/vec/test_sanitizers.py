@@ -1,6 +1,6 @@
 """Environments, the batch stepper and its threads under the compiler's sanitizers.
 
-tests/c/driver.c does the same as vec/native/vec.py. Planted bugs show that the sanitizers work.
+tests/c/driver.c calls them as vec/native/vec.py does. Planted bugs show that the sanitizers work.
 """
 
 import pytest
@@ -11,10 +11,10 @@ from sanitizers import environment_driver, run_environment, run_upstream
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environments_folder
 
-# Environments whose instances share memory, or which are the largest.
-SHARING = ["relay", "metro", "locks", "craftax_classic"]
+# Environments in which threads could race: instances share memory, or the code is large.
+THREADED = ["relay", "metro", "locks", "craftax_classic"]
 CASES = [(name, "memory") for name in (*NAMES, "convoy", "metro", "peloton")]
-CASES += [(name, "threads") for name in SHARING]
+CASES += [(name, "threads") for name in THREADED]
 
 
 @pytest.mark.parametrize(("name", "sanitizer"), CASES)
@@ -29,9 +29,9 @@ def test_environment_has_no_memory_error_and_no_race(
     steps = 300 if name == "craftax_classic" else 2000  # its steps are slow
     done = run_environment(driver, name, steps)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
-    # Creation without any key fails where there are some; connect4_two does without its one.
-    needs = bool(parameters(name)) and name != "connect4_two"
-    assert ("missing keys in [env]" in done.stdout) == needs
+    # The driver first creates the environment without keys, which fails if any key is required.
+    requires_keys = bool(parameters(name)) and name != "connect4_two"  # its only key is optional
+    assert ("missing keys in [env]" in done.stdout) == requires_keys
     assert "episodes 0" not in done.stdout
 
 
@@ -59,7 +59,7 @@ def test_planted_bug_is_reported(bug: str):
         only=("include", "src"),
     )
     driver = environment_driver(find_environment("squared"), sanitizer, root)
-    races = sanitizer == "threads"  # which a busy machine meets in one of three runs
+    races = sanitizer == "threads"  # on a busy machine a race occurs in one of three runs
     for _ in range(12 if races else 1):
         done = run_environment(driver, "squared", 40000 if races else 2000)
         if done.returncode:

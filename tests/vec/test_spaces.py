@@ -46,7 +46,7 @@ def choices(draw):
 
 
 def nested_spaces(leaves):
-    """Leaves, and tuples and dicts of them."""
+    """Return a strategy for spaces: the leaves, or nested tuples and dictionaries of them."""
     names = st.sampled_from("abc")
     return st.recursive(
         leaves,
@@ -66,7 +66,7 @@ def leaves_of(space) -> list[Any]:
 
 
 def sampled(space):
-    """A batch as a vector environment returns it."""
+    """Return a batch of samples as a vector environment returns it."""
     batch = batch_space(space, N)
     batch.seed(0)
     return batch.sample()
@@ -80,7 +80,10 @@ def written(layout, batch):
 
 
 def nested(value, kind=None):
-    """Arrays in dicts and tuples as lists, to compare them; floats as ``kind``, if given."""
+    """Return dicts and tuples of arrays with lists instead, to compare them.
+
+    ``kind`` is the dtype to which arrays are converted first, if given.
+    """
     if isinstance(value, dict):
         return {key: nested(part, kind) for key, part in value.items()}
     if isinstance(value, tuple):

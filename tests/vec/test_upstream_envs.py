@@ -83,8 +83,8 @@ def test_missing_data_is_an_error(ocean: Path, monkeypatch: pytest.MonkeyPatch, 
     shutil.rmtree(ocean.parent / "resources")
     with pytest.raises(UserError, match=r"exit\(1\) while it was created\n.*above"):
         NativeVec(ocean / "metro", total_agents=6, env=parameters("metro"))
-    told = capfd.readouterr().err
-    assert told.count("resources/metro/lines.txt can't be opened: No such file") == 1
+    errors = capfd.readouterr().err
+    assert errors.count("resources/metro/lines.txt can't be opened: No such file") == 1
 
 
 # ---- rand ---------------------------------------------------------------------------------------

@@ -215,9 +215,9 @@ def test_wrong_result_is_reported(factory, message: str):
         step(env, started(env))
 
 
-@pytest.mark.parametrize("told", ["seen", "infos"])
-def test_masks_of_observations_or_infos(told: str):
-    with make(env={"masks": told}) as env:
+@pytest.mark.parametrize("source", ["seen", "infos"])
+def test_masks_of_observations_or_infos(source: str):
+    with make(env={"masks": source}) as env:
         assert env.spec.mask_size == 3 and env.spec.observation_size == 2
         rows = started(env)
         assert np.array(rows.masks).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]

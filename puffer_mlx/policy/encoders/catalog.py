@@ -10,12 +10,10 @@ from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
 from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE
 from puffer_mlx.spec import EnvSpec
 
-# Special encoders of PufferLib 4.0, by environment. They aren't implemented here.
+# Descriptions of PufferLib 4.0's special encoders, by environment. They aren't implemented here.
 SPECIAL_ENCODERS = {"nmmo3": "two convolutions and an embedding"}
-MODULES = {
-    name: import_module(f"{__name__.rpartition('.')[0]}.{file.stem}")
-    for name, file in encoder_files().items()
-}
+PACKAGE = "puffer_mlx.policy.encoders"
+MODULES = {name: import_module(f"{PACKAGE}.{file.stem}") for name, file in encoder_files().items()}
 ENCODER_FACTS: dict[type, EncoderFacts] = {
     cls: facts for module in MODULES.values() for cls, facts in module.FACTS.items()
 }
@@ -27,9 +25,9 @@ def encoder_facts(encoder: Any) -> EncoderFacts:
 
 
 def encoder_activation(encoder: Any) -> str | None:
-    """Return the activation after a linear encoder: a name, or "" for none.
+    """Return the name of the activation after a linear encoder.
 
-    Returns None for other encoders.
+    Returns "" for a linear encoder without activation, and None for an encoder that isn't linear.
     """
     activation = encoder_facts(encoder).activation
     return None if activation is None else activation(encoder)
@@ -54,14 +52,21 @@ def make_encoder(
         return custom.make_custom_encoder(name, spec.observation_size, hidden)
     shape = spec.observation_shape
     if name == "auto":
-        large = bool(shape) and min(shape[:2]) >= MIN_IMAGE_SIDE
-        name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
-        name = "CombinedEncoder" if spec.image_parts else name
+        if spec.image_parts:
+            name = "CombinedEncoder"
+        elif not shape:
+            name = "DefaultEncoder"
+        elif min(shape[:2]) >= MIN_IMAGE_SIDE:
+            name = "NatureEncoder"
+        else:
+            name = "ImpalaEncoder"
     return MODULES[name].make(spec, hidden, weight_layout, activation)
 
 
 def missing_encoder_note(name: str, encoder: object, has_special_network: bool = False) -> str:
-    """Return a note if PufferLib uses a special encoder or network for an environment, else "".
+    """Return a note if PufferLib uses a special encoder or network that is missing here, else "".
+
+    There is no note about an encoder if the user chose one that isn't linear.
 
     Args:
         name: Name of the environment.

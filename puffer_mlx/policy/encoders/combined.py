@@ -14,7 +14,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
-from puffer_mlx.policy.encoders.images import features
+from puffer_mlx.policy.encoders.images import compute_features
 from puffer_mlx.policy.encoders.impala import Impala
 from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE, Nature
 from puffer_mlx.spec import EnvSpec, ImageSlice
@@ -39,12 +39,15 @@ class Combined:
     @property
     def encoders(self) -> list[Nature | Impala]:
         """The encoder of each image: ``Nature``, or ``Impala`` for small images."""
-        sized = [(min(image.shape[:2]) >= MIN_IMAGE_SIDE, image.shape) for image in self.images]
-        return [(Nature if large else Impala)(shape, self.hidden) for large, shape in sized]
+        encoders = []
+        for image in self.images:
+            encoder = Nature if min(image.shape[:2]) >= MIN_IMAGE_SIDE else Impala
+            encoders.append(encoder(image.shape, self.hidden))
+        return encoders
 
     @property
     def bounds(self) -> list[int]:
-        """Column boundaries of alternating others, image, others, ...; others may be empty."""
+        """Column boundaries of alternating vectors (which may be empty) and images."""
         return [0, *(n for image in self.images for n in (image.start, image.stop)), self.inputs]
 
     def init(self, key: mx.array) -> dict[str, Any]:
@@ -53,8 +56,8 @@ class Combined:
         The linear layer's first inputs are the features of the images, H each.
         """
         *keys, last = mx.random.split(key, len(self.images) + 1)
-        others = sum(stop - start for start, stop in list(pairwise(self.bounds))[::2])
-        columns = len(self.images) * self.hidden + others
+        vector_columns = sum(stop - start for start, stop in list(pairwise(self.bounds))[::2])
+        columns = len(self.images) * self.hidden + vector_columns
         pairs = zip(self.encoders, keys, strict=True)
         return {
             "images": [encoder.init(key) for encoder, key in pairs],
@@ -69,8 +72,8 @@ class Combined:
         columns = mx.split(observations, self.bounds[1:-1], axis=1)
         each = zip(self.encoders, weights["images"], self.images, columns[1::2], strict=True)
         images = [encoder(w, to_channels_last(image, x)) for encoder, w, image, x in each]
-        others = [x.astype(images[0].dtype) for x in columns[::2]]
-        return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
+        vectors = [x.astype(images[0].dtype) for x in columns[::2]]
+        return compute_features(weights["linear"], mx.concatenate([*images, *vectors], axis=1))
 
 
 def to_channels_last(image: ImageSlice, x: mx.array) -> mx.array:

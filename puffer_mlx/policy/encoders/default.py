@@ -86,7 +86,7 @@ class Activated:
         return orthogonal_layer(key, (self.hidden, self.inputs), SB3_GAIN)
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Compute the features (n, H) of observations (n, D)."""
+        """Compute the linear layer and its activation: observations (n, D) -> features (n, H)."""
         return dense(observations, weights["weight"], weights["bias"], self.activation)
 
 

@@ -5,17 +5,19 @@ divided by 255. Convolution weights have MLX's layout (O, kh, kw, I). The output
 convolution is flattened in the same order. With 16-bit weights a GPU computes in 16 bits, a CPU in
 float32.
 
-All devices use the same plain MLX functions, which are fast on MLX's CPU backend. Milliseconds of a
-compiled forward pass, and of both passes (gradients of the weights), for 36x36x1 images and 64
-features (2 cores of an AMD Zen 5; OpenBLAS; best of 3):
+All devices use the same plain MLX functions, which are fast on MLX's CPU backend. The table
+compares ways to compute them, in milliseconds of a compiled forward pass, and of a forward and a
+backward pass (gradients of the weights), for 36x36x1 images and 64 features (2 cores of an AMD Zen
+5; OpenBLAS; best of 3):
 
-| | forward | both | |
-| --- | --- | --- | --- |
-| Nature, n = 1024: ``mx.conv2d`` with strides | 24 | 540 | input gradient: a naive loop |
-| space to depth, then ``mx.conv2d`` | 28 | 63 | |
-| space to depth, patches, one product | 21 | 40 | ``Nature``; n = 4096: 103 and 214 |
-| Impala, n = 256: ``mlx.nn.MaxPool2d`` | 149 | 741 | its gradient scatters |
-| maxima of ``mx.split`` | 151 | 428 | ``Impala`` |
+| n images | computation | forward | both passes | remark |
+| --- | --- | --- | --- | --- |
+| Nature, 1024 | ``mx.conv2d`` with strides | 24 | 540 | MLX computes its gradient in a slow loop |
+| | space to depth, ``mx.conv2d`` | 28 | 63 | |
+| | space to depth, one product of patches | 21 | 40 | used |
+| Nature, 4096 | space to depth, one product of patches | 103 | 214 | used |
+| Impala, 256 | ``mlx.nn.MaxPool2d`` | 149 | 741 | MLX computes its gradient with a scatter |
+| | maxima of ``mx.split`` | 151 | 428 | used |
 """
 
 import mlx.core as mx
@@ -45,16 +47,20 @@ def scale_pixels(first: LayerWeights, images: mx.array) -> tuple[LayerWeights, m
     return {**first, "weight": weight * (256 / 255)}, images.astype(weight.dtype) / 256
 
 
-def features(last: LayerWeights, images: mx.array) -> mx.array:
-    """Compute an image encoder's last layer: (n, height, width, channels) -> (n, H)."""
-    return relu(linear(images.reshape(len(images), -1), last["weight"], last["bias"]))
+def compute_features(layer: LayerWeights, x: mx.array) -> mx.array:
+    """Compute an image encoder's last layer, a linear layer with ReLU: (n, ...) -> (n, H)."""
+    return relu(linear(x.reshape(len(x), -1), layer["weight"], layer["bias"]))
 
 
 def image_shape(spec: EnvSpec, name: str) -> Shape:
     """Return the shape of an environment's images.
 
+    Args:
+        spec: Observations and actions of the environment.
+        name: Name of the encoder in the error message.
+
     Raises:
-        UserError: If observations aren't images, which the encoder called ``name`` needs.
+        UserError: If observations aren't images.
     """
     if not spec.observation_shape:
         observations = f"{spec.observation_size} numbers without a shape"

@@ -15,7 +15,7 @@ from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import (
     LayerWeights,
     Shape,
-    features,
+    compute_features,
     image_shape,
     scale_pixels,
 )
@@ -105,7 +105,7 @@ class Impala:
             x = convolve(block["conv"], x)
             x = _halve(_halve(x, 1), 2)
             x = _residual(block["res1"], _residual(block["res0"], x))
-        return features(weights["linear"], relu(x))
+        return compute_features(weights["linear"], relu(x))
 
 
 def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Impala:

@@ -17,7 +17,7 @@ from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import (
     LayerWeights,
     Shape,
-    features,
+    compute_features,
     image_shape,
     scale_pixels,
 )
@@ -25,43 +25,44 @@ from puffer_mlx.spec import EnvSpec
 
 NAME = "NatureEncoder"
 CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
-MIN_IMAGE_SIDE = 36  # pixels, for which the last convolution's output is 1x1
+MIN_IMAGE_SIDE = 36  # pixels; the convolutions reduce 36x36 pixels to 1x1
 
 
-def _to_depth(x: mx.array, stride: int) -> mx.array:
+def _space_to_depth(x: mx.array, stride: int) -> mx.array:
     """Merge each square of stride x stride pixels of x (n, h, w, c) into one pixel."""
     n, h, w, c = x.shape
     x = x.reshape(n, h // stride, stride, w // stride, stride * c).transpose(0, 1, 3, 2, 4)
     return x.reshape(n, h // stride, w // stride, stride * stride * c)
 
 
-def _patches(x: mx.array, size: int) -> mx.array:
+def _windows(x: mx.array, size: int) -> mx.array:
     """Return all windows of size x size pixels: (n, h, w, c) -> (n, h', w', size² c)."""
     h = x.shape[1] - size + 1
     w = x.shape[2] - size + 1
     if h == w == 1:
         return x.reshape(len(x), 1, 1, -1)
-    window = [x[:, i : i + h, j : j + w] for i in range(size) for j in range(size)]
-    return mx.concatenate(window, axis=-1)
+    shifted = [x[:, i : i + h, j : j + w] for i in range(size) for j in range(size)]
+    return mx.concatenate(shifted, axis=-1)
 
 
-def _strided(conv: LayerWeights, x: mx.array, stride: int) -> mx.array:
-    """Compute a convolution without padding, whose kernel size is a multiple of the stride.
+def _convolve(conv: LayerWeights, x: mx.array, stride: int) -> mx.array:
+    """Compute a convolution of x (n, h, w, c) without padding: (n, h', w', O).
 
-    Space-to-depth of pixels and weights makes the stride 1. The result is then a matrix product
-    of windows and weights.
+    Merging squares of pixels into one pixel, in x and in the weight, makes the stride 1. The result
+    is then a matrix product of windows and weights. The kernel size must be a multiple of the
+    stride.
     """
     weight = conv["weight"]
     O, size = weight.shape[:2]  # noqa: E741
-    h, w = ((side - size) // stride * stride + size for side in x.shape[1:3])
-    if x.shape[1:3] != (h, w):
-        x = x[:, :h, :w]  # windows don't cover the rest
+    unused_rows, unused_columns = ((side - size) % stride for side in x.shape[1:3])
+    if unused_rows or unused_columns:  # at the lower and right border
+        x = x[:, : x.shape[1] - unused_rows, : x.shape[2] - unused_columns]
     if stride > 1:
-        x = _to_depth(x, stride)
-        weight = _to_depth(weight, stride)
-    patches = _patches(x, size // stride)
-    flat = patches.reshape(-1, patches.shape[-1])
-    return linear(flat, weight.reshape(O, -1), conv["bias"]).reshape(*patches.shape[:3], O)
+        x = _space_to_depth(x, stride)
+        weight = _space_to_depth(weight, stride)
+    windows = _windows(x, size // stride)
+    flat = windows.reshape(-1, windows.shape[-1])
+    return linear(flat, weight.reshape(O, -1), conv["bias"]).reshape(*windows.shape[:3], O)
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class Nature:
         first, *rest = weights["convs"]
         first, x = scale_pixels(first, observations.reshape(-1, *self.shape))
         for conv, (_, _, stride) in zip([first, *rest], CONVOLUTIONS, strict=True):
-            x = relu(_strided(conv, x, stride))
-        return features(weights["linear"], x)
+            x = relu(_convolve(conv, x, stride))
+        return compute_features(weights["linear"], x)
 
 
 def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Nature:

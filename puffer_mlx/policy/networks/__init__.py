@@ -103,17 +103,17 @@ class FusedCase:
 
 
 @dataclass(frozen=True)
-class GPUStep:
+class GPULayers:
     """A network's layers in the GPU kernels that act: see ``ops/gpu/acting``.
 
     Args:
-        layers: ``layers.metal.h``, which the kernels of one step and of a rollout include.
+        file: ``layers.metal.h``, which the kernels of one step and of a rollout include.
         weights: Maps weights to arrays in the kernel's order, with matrices transposed.
         fits: Maps a network of the class to True if the file computes it.
         shared_arrays: Arrays (H,) per agent in shared memory, besides a layer's input and output.
     """
 
-    layers: Path
+    file: Path
     weights: Callable[[Weights], list[mx.array]]
     fits: Callable[[Any], bool] = lambda network: True
     shared_arrays: int = 0
@@ -121,7 +121,7 @@ class GPUStep:
     @property
     def kernel(self) -> str:
         """Name of the kernel that computes one step."""
-        return f"{self.layers.parent.name}_act"
+        return f"{self.file.parent.name}_act"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class NetworkFacts:
         with_activation: (network, activation) -> the network for ``policy.dialect`` sb3, which has
             another activation and other initial weights. None when it is always the same network.
         add_c_layers: (actor, network, weights) adds the layers to a ``rollout.acting_in_c.CActor``.
-        gpu_step: The layers in the GPU kernels that act.
+        gpu_layers: The layers in the GPU kernels that act.
         matrix_units: Folder of the files for a GPU's matrix units: ``rows.metal.h`` for rollouts,
             ``walks.metal.h`` for the minibatch kernels. A layer must have one tensor, ``weight``
             (3H, H), one state, and a highway connection.
@@ -150,7 +150,7 @@ class NetworkFacts:
 
     with_activation: Callable[[Any, str], Any] | None = None
     add_c_layers: Callable[[Any, Any, Weights], None] | None = None
-    gpu_step: GPUStep | None = None
+    gpu_layers: GPULayers | None = None
     matrix_units: Path | None = None
     puffer3: Callable[[int], dict[str, int]] | None = None
     flat: Callable[[int, int], dict[str, int]] | None = None

@@ -7,9 +7,9 @@ from puffer_mlx.config.components import network_folders
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.networks import NO_FACTS, Network, NetworkFacts
 
+PACKAGE = "puffer_mlx.policy.networks"
 MODULES = {
-    name: import_module(f"{__name__.rpartition('.')[0]}.{folder.name}")
-    for name, folder in network_folders().items()
+    name: import_module(f"{PACKAGE}.{folder.name}") for name, folder in network_folders().items()
 }
 NETWORKS: dict[str, type] = {name: getattr(module, name) for name, module in MODULES.items()}
 NETWORK_FACTS: dict[str, NetworkFacts] = {
@@ -22,10 +22,10 @@ def network_facts(network: Any) -> NetworkFacts:
 
     A subclass of a network also counts as custom, because it may compute something else.
     """
-    cls = type(network)
-    return (
-        NETWORK_FACTS.get(cls.__name__, NO_FACTS) if NETWORKS.get(cls.__name__) is cls else NO_FACTS
-    )
+    name = type(network).__name__
+    if NETWORKS.get(name) is not type(network):
+        return NO_FACTS
+    return NETWORK_FACTS.get(name, NO_FACTS)
 
 
 def make_network(

@@ -17,8 +17,9 @@
 #include "vecenv.h"
 
 #ifdef VARIES
-// Create environments with several agents; only the first agent acts. The number of agents depends on
-// the groups, or on the number of earlier calls, which no seed controls.
+// Create environments with several agents. Only the first agent acts. If VARIES is 2, the number of
+// agents depends on how often this function was called, which no seed controls; otherwise on the
+// number of buffers.
 Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
                  Dict* vec_kwargs, Dict* env_kwargs) {
     static int calls = 0;

@@ -116,5 +116,5 @@ class Pairs:
 
 
 def single(signs: int = 3, length: int = 8, fault: str = "", buf=None, seed: int = 0) -> Pairs:
-    """One of them, which can't be more."""
+    """Return a single environment."""
     return Pairs(1, signs, length, fault=fault, buf=buf, seed=seed)

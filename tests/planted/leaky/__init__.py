@@ -20,27 +20,39 @@ TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def leaky_forward(u, x, first, not_done):
-    """States (T, S, H) float32."""
+    """Compute the states (T, S, H), float32, on a GPU: see ``leaky_reference``."""
     T, S, H = x.shape
     inputs = {"u": u, "x": x, "first": first, "not_done": not_done}
     return launch(TEXT, "leaky_forward", inputs, {"states": x.shape}, S * H, T=T, S=S, H=H)[0]
 
 
 def leaky_backward(u, x, first, not_done, states, dout):
-    """Gradients by u, by x beside u, and by first."""
+    """Return the gradients of u, of x (without its effect on u), and of first, on a GPU."""
     T, S, H = x.shape
     inputs = {"u": u, "x": x, "first": first, "not_done": not_done, "states": states, "dout": dout}
     outputs = {"du": x.shape, "dx": x.shape, "dfirst": first.shape}
     return tuple(launch(TEXT, "leaky_backward", inputs, outputs, S * H, T=T, S=S, H=H))
 
 
-NAME_OF_FORM = "Leaky in one pass"
-FORWARD = Implementation((), NAME_OF_FORM, cpu="leaky_forward", gpu=leaky_forward, float32=(0,))
-BACKWARD = Implementation((), NAME_OF_FORM, cpu="leaky_backward", gpu=leaky_backward, float32=(2,))
+DESCRIPTION = "Leaky in one pass"
+FORWARD = Implementation((), DESCRIPTION, cpu="leaky_forward", gpu=leaky_forward, float32=(0,))
+BACKWARD = Implementation((), DESCRIPTION, cpu="leaky_backward", gpu=leaky_backward, float32=(2,))
 
 
 def leaky_reference(u, x, first, not_done=None):
-    """s = n_t s_{t-1}; s_t = s + sigma(u_t) (x_t - s); u, x (T, S, H), first (S, H), n not_done."""
+    """Compute the states of the leaky network in plain MLX.
+
+        s = n_t s_{t-1};  s_t = s + sigma(u_t) (x_t - s)
+
+    Args:
+        u: (T, S, H), gates before the sigmoid.
+        x: (T, S, H), inputs.
+        first: (S, H), initial state.
+        not_done: (T, S), the factors n; None for 1.
+
+    Returns:
+        States (T, S, H).
+    """
     state, states = first, []
     z: mx.array = logistic(u)  # type: ignore
     for z_t, x_t, not_done_t in zip(
@@ -75,7 +87,7 @@ def _layer_vjp(primals, cotangents, outputs):
 
 
 def leaky(x, layer, first, not_done=None):
-    """One layer over T steps: x (T, S, H), first (S, H), not_done (T, S)."""
+    """Compute one layer over T steps. Returns the states (T, S, H) and the last state (S, H)."""
     weight = layer["gate"]
     x = x.astype(weight.dtype)
     if FORWARD.choose() is None:
@@ -84,7 +96,7 @@ def leaky(x, layer, first, not_done=None):
     else:
         not_done = mx.ones(x.shape[:2]) if not_done is None else not_done
         states, _ = _layer(x, weight, first, not_done)  # type: ignore
-    if len(states) == 1:  # one view of it: see lstm/network.py
+    if len(states) == 1:  # one view of it: see ``lstm`` in policy/networks/lstm
         last = states.squeeze(0)
         states = last[None]
     else:
@@ -94,23 +106,23 @@ def leaky(x, layer, first, not_done=None):
 
 @dataclass(frozen=True)
 class Leaky(Recurrent):
-    """L layers, H wide. State: L arrays (n, H), 0 at first."""
+    """Network of L leaky layers with H features. The state is a list of L arrays (n, H)."""
 
     hidden: int
     layers: int
 
     def init(self, key):
-        """Each layer's gate (H, H)."""
+        """Return each layer's initial gate weight (H, H)."""
         keys = mx.random.split(key, self.layers)
         shape = (self.hidden, self.hidden)
         return [{"gate": uniform(k, shape, self.hidden**-0.5)} for k in keys]
 
     def initial_state(self, n):
-        """Zeros."""
+        """Return zeros (n, H) for each layer."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(self, weights, h, state, not_done=None):
-        """T steps of S segments."""
+        """Compute T steps of S segments: see ``Network.scan``."""
         return through_layers(leaky, weights, h, state, not_done)
 
 

@@ -2,7 +2,7 @@
 
 TRACKER_FAULT is "module:name=how": what the function of that name does instead, ``raise``,
 ``hang`` or ``die``. The tracker ``planted`` appends its calls to the file
-TRACKER_TOLD.
+TRACKER_RECORDS.
 """
 
 import importlib
@@ -29,7 +29,7 @@ class Planted:
         self.note(finish=ending._asdict())
 
     def note(self, **what):
-        with open(os.environ["TRACKER_TOLD"], "a", encoding="utf-8") as file:
+        with open(os.environ["TRACKER_RECORDS"], "a", encoding="utf-8") as file:
             file.write(json.dumps(what) + "\n")
 
 

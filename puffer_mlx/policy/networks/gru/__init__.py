@@ -1,4 +1,6 @@
-"""The GRU network: PyTorch's GRU layers (gates r, z, n), then PufferLib's residual and norm.
+"""The GRU network: PyTorch's GRU layers, then PufferLib's residual and norm.
+
+The gates are r, u (PyTorch's z) and n. In this package z is a product of the input and its weight.
 
 Tensors: ``layers.{i}.weight_ih`` ... of layer i, and ``norm.weight``.
 """
@@ -22,7 +24,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
+from puffer_mlx.policy.networks import FusedCase, GPULayers, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -60,15 +62,14 @@ def gru_backward(gates, weight_hh, h0, not_done, h, dh):
     """Compute the gradient of the GRU recurrence on a GPU, for dh (T, S, H) float32.
 
     Returns:
-        Gradients of z and of W h + b, both (T, S, 3H) and of the gates' dtype; and of h0, (S, H)
-        float32, undefined if h0 is None.
+        The gradient of z, (T, S, 3H); the gradient of W h + b, (T, S, 3H); both have the gates'
+        dtype. And the gradient of h0, (S, H) float32, undefined if h0 is None.
     """
     T, S, H = h.shape
     shapes = [(T, S, 3 * H), (T, S, 3 * H), (1,) if h0 is None else (S, H)]
+    inputs = [gates, weight_hh]
     return launch_recurrence(
-        *(KERNELS_FILE, "gru_backward", [gates, weight_hh], [h0], not_done, [h, dh]),
-        shapes,
-        gates=3,
+        KERNELS_FILE, "gru_backward", inputs, [h0], not_done, [h, dh], shapes, gates=3
     )
 
 
@@ -116,7 +117,11 @@ def gru_reference(
 
 @mx.custom_function
 def _recurrence(z, weight_hh, bias_hh, h0, not_done):
-    """Compute the GRU recurrence, fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
+    """Compute the GRU recurrence of T steps in one pass: see ``gru_reference`` for arguments.
+
+    Returns:
+        The states h (T, S, H), and one array (T, S, 4H) of r, u, n and hn for the gradient.
+    """
     return FORWARD.choose()(z, weight_hh, bias_hh, h0, not_done)
 
 
@@ -133,14 +138,14 @@ def _recurrence_vjp(primals, cotangents, outputs):
 
 
 def gru(
-    x: mx.array, layer: Weights, first: mx.array | None, not_done: NotDone = None
+    x: mx.array, layer: Weights, h0: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
     """Compute one GRU layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
         layer: Weights weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: Initial state (S, H), float32; None for zeros.
+        h0: Initial state (S, H), float32; None for zeros.
         not_done: (T, S) float32, factors that multiply the state at the start of each step; None
             for 1.
 
@@ -150,14 +155,14 @@ def gru(
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
-    first = default_on_cpu(first, 0, (S, H))
+    h0 = default_on_cpu(h0, 0, (S, H))
     if FORWARD.choose() is None:
         plain = in_float32(gru_reference, stay=(0, 1))
-        first = mx.zeros((S, H)) if first is None else first
-        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, not_done)
+        h0 = mx.zeros((S, H)) if h0 is None else h0
+        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], h0, not_done)
     else:
         not_done = default_on_cpu(not_done, 1, (T, S))
-        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, not_done)  # type: ignore
+        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], h0, not_done)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
     return out.astype(z.dtype), mx.stop_gradient(last)
 
@@ -209,6 +214,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 
 
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
+    """Return the states and the gradients of z and h0, as ``FusedCase.run``."""
     h, gates = FORWARD.choose()(*low, *rest)
     dz, _, dh0 = BACKWARD.choose()(gates, low[1], *rest, h, dh.astype(mx.float32))
     return [h, dz, dh0]
@@ -221,7 +227,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, shared_arrays=2),
+    gpu_layers=GPULayers(LAYERS_FILE, _gpu_weights, shared_arrays=2),
     from_zeros=True,
     layers=lambda names: count_matches(r"layers\.(\d+)\.weight_ih", names),
     stacked_state=lambda state: {"state": state},

@@ -54,6 +54,7 @@ KERNEL gru_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, flo
   float carry[C][R], sums[C][G][R];
   uint first = walk.first;
   walk.begin_back(after, carry);
+  // With an initial state (first_step is 1), t = -1 computes the products for its gradient.
   for (int t = T - 1; t >= -(int)first_step; --t) {
     walk.products(t == T - 1, after, sums);
     if (t < 0) break;

@@ -15,7 +15,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
+from puffer_mlx.policy.networks import FusedCase, GPULayers, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -220,7 +220,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, shared_arrays=1),
+    gpu_layers=GPULayers(LAYERS_FILE, _gpu_weights, shared_arrays=1),
     from_zeros=True,
     puffer3=lambda hidden: {
         f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()

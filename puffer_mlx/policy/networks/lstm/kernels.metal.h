@@ -15,7 +15,7 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   walk.begin(not_done, h0, before);
   uint first = walk.first;
-  float cells[C][R];  // not_done c of step t - 1
+  float cells[C][R];  // not_done_t * c_{t-1}
 #pragma unroll
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R;
@@ -54,13 +54,14 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
 
 KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 not_done c dh, int sizes{T S first_step not_done_step}
   -> Low dz, float dh0 dc0 {
-  SHARED Rows<R> after[N * U];  // gradients of the products W hp of step t + 1
+  SHARED Rows<R> after[N * U];  // dL/d(W not_done h) of step t + 1
   int T = sizes.T;
   uint S = sizes.S, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);
   float carry[C][R], sums[C][G][R];
   uint first = walk.first;
   walk.begin_back(after, carry);
+  // With an initial state (first_step is 1), t = -1 computes the products for its gradient.
   for (int t = T - 1; t >= -(int)first_step; --t) {
     walk.products(t == T - 1, after, sums);
     if (t < 0) break;

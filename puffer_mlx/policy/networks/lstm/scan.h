@@ -9,8 +9,8 @@
 
 namespace puffer {
 
-// Compute the gradient of one step, for the channels `at` of one row. dh: dL/dh_t; carry: dL/dc_t from step t + 1, replaced by
-// dL/dc_{t-1}.
+// Compute the gradient of one step of one segment, for the channels `at`. dh: dL/dh_t. carry: on entry dL/dc_t from step t + 1, on
+// return dL/dc_{t-1}.
 inline void lstm_row_gradient(Channels at, int H, Lanes dh, const float* gates, float not_done, const float* c_before,
                               const float* c, float* carry, float* dz) {
   Lanes i = at.load(gates), f = at.load(gates + H), g = at.load(gates + 2 * H), o = at.load(gates + 3 * H);
@@ -26,7 +26,8 @@ inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& 
   auto z = floats(in, 0), weight_hh = floats(in, 1), h0 = floats(in, 2), c0 = floats(in, 3), not_done = floats(in, 4);
   auto h = floats(to, 0), c = floats(to, 1), gates = floats(to, 2);
   walk_forward<4>(T, S, H, weight_hh, h0, h, [=](int t, int64_t k, int s, Channels at, const Lanes* sums) {
-    auto before = t ? c + (k - S) * H : c0 + int64_t(s) * H, of_input = z + k * 4 * H;
+    auto before = t ? c + (k - S) * H : c0 + int64_t(s) * H;
+    auto of_input = z + k * 4 * H;
     float kept = not_done[k];
     auto cell = lstm_cell<Lanes>(at.load(of_input) + kept * sums[0], at.load(of_input + H) + kept * sums[1],
                                  at.load(of_input + 2 * H) + kept * sums[2], at.load(of_input + 3 * H) + kept * sums[3],
@@ -48,7 +49,7 @@ inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs&
                       dc0 + int64_t(s) * H, dz + k * 4 * H);
   };
   auto last = [=](int s, Channels at, Lanes sum) { at.store(dh0 + int64_t(s) * H, not_done[s] * sum); };
-  walk_backward<4>(T, S, H, weight_hh, dz, not_done, dc0, row, last);  // dc0: dL/dc_t until t = 0
+  walk_backward<4>(T, S, H, weight_hh, dz, not_done, dc0, row, last);  // dc0 holds dL/dc_t until t = 0
 }
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
@@ -65,17 +66,19 @@ inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Ar
   expect_lstm(z, weight_hh, h0, c0, not_done);
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_forward(T, S, H, in, to); };
+  // The gates may take the memory of z.
   return call("LSTM", kernel, {z, weight_hh, h0, c0, not_done}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
 }
 
-// gates, weight_hh, h0, c0, not_done, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read; the
-// weight's gradient needs them.
+// gates, weight_hh, h0, c0, not_done, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). The kernel doesn't read h0
+// and h; they are arguments because the gradient of weight_hh needs them later.
 inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& c0,
                                  const Array& not_done, const Array& h, const Array& c, const Array& dh) {
   expect_lstm(gates, weight_hh, h0, c0, not_done);
   int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
   expect_shapes("lstm", {{h, {T, S, H}}, {c, {T, S, H}}, {dh, {T, S, H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_backward(T, S, H, in, to); };
+  // dz may take the memory of the gates.
   return call("LSTMGradient", kernel, {gates, weight_hh, c0, not_done, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
 }
 

@@ -24,7 +24,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import kernel_state_inputs
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
+from puffer_mlx.policy.networks import FusedCase, GPULayers, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -224,7 +224,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights),
+    gpu_layers=GPULayers(LAYERS_FILE, _gpu_weights),
     matrix_units=FOLDER,
     from_zeros=True,
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},

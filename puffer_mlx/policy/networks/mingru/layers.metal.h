@@ -1,4 +1,5 @@
-// Compute the MinGRU layers in a step of the acting kernels: replaces x by their output. Equations: cell.h.
+// Compute the MinGRU layers in a step of the acting kernels. Replaces step.x, the encoder's features, by the last layer's output.
+// Equations: cell.h; template parameters: gpu/acting/functions.metal.h.
 //
 // Weight of a layer: (H, 3H), with columns of hidden, gate, projection. States before and after the step: (L, n, H).
 

@@ -138,9 +138,9 @@ FUNCTION float first_state(IN_DEVICE const float* first, uint first_step, uint u
   return channel < (uint)WIDTH ? first[(unit / (uint)H * (uint)WIDTH + channel) * first_step] : 0.0f;
 }
 
-// Compute a layer forward for one chunk: reads x, writes out, gates u and states s. first: states before the minibatch. begins:
-// states before each chunk, for this layer and chunk from element `begin` on, for the next chunk `apart` elements later. store:
-// true to write the latter.
+// Compute a MinGRU layer forward for one chunk: reads its input x, writes its output, gates u and states s. first: states before the
+// minibatch. begins: states before each chunk; those of this chunk begin at element `begin`, those of the next chunk at
+// `begin + apart`. store: true to write the states before the next chunk.
 template <int EXACT, int H, int WIDTH, class Block, class Features, class Gates, class Weight>
 FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features out, Gates u, Features s, Weight weight,
                             IN_DEVICE const float* first, uint first_step, IN_DEVICE float* begins, uint begin, uint apart,

@@ -12,7 +12,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import ACTIVATION_CODES
 from puffer_mlx.policy.activations import SB3_GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count_matches
+from puffer_mlx.policy.networks import GPULayers, NetworkFacts, NotDone, count_matches
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
@@ -30,7 +30,8 @@ class MLP:
     Args:
         hidden: Number H of features.
         layers: Number L of layers.
-        activation: Exact GELU; with ``policy.dialect`` sb3 any activation of ``ops.dense``.
+        activation: Name of the activation after each layer: "gelu" (exact), or with
+            ``policy.dialect`` sb3 any name in ``ops.linear.ACTIVATION_CODES``.
         gain: Gain of orthogonal initial weights; None for uniform weights, as in PufferLib.
     """
 
@@ -95,7 +96,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 FACTS = NetworkFacts(
     with_activation=_with_activation,
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, fits=_has_gelu),
+    gpu_layers=GPULayers(LAYERS_FILE, _gpu_weights, fits=_has_gelu),
     layers=lambda names: count_matches(r"(\d+)\.bias", names),
     stacked_state=lambda state: {},
 )
