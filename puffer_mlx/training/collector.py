@@ -30,7 +30,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import count_cores
-from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.precision import cast_weights
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.policy_assignment import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
@@ -220,7 +220,7 @@ class Collector:
     def _to_act(self, weights: Any) -> Any:
         """Convert weights to the acting device and the acting precision."""
         acts_elsewhere = self.placement.rollout != self.placement.learner
-        return lower(for_cpu(weights) if acts_elsewhere else weights, self._precision)
+        return cast_weights(for_cpu(weights) if acts_elsewhere else weights, self._precision)
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
         """Return the rollout in progress, after waiting for the second thread or collecting it.

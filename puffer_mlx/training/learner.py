@@ -563,7 +563,7 @@ def epoch_in_graph(
     after = run_minibatches(algorithm, epoch, TrainState(*state_before), results)
     if counts_at_once(config):
         flags = [ok for ok, *_ in results.minibatches]
-        scaler = precision.count_all(after.scaler, flags, config.train.precision)
+        scaler = precision.count_minibatches(after.scaler, flags, config.train.precision)
         after = after._replace(scaler=scaler)
     packed = results.pack(after, results.first_ratios if checks_ratios else None)
     return tuple(after), packed, [list(arrays) for arrays in results.minibatches]

@@ -86,8 +86,8 @@ class Trainer:
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
         profiler: measures the seconds of each phase, and records a trace if requested.
-        schedules: custom schedules by key of [train] (``ppo.schedules.SCHEDULED``). A schedule maps
-            the fraction of completed epochs, in [0, 1), to the coefficient. Other coefficients
+        schedules: custom schedules by key of [train] (``ppo.schedules.SCHEDULED_KEYS``). A schedule
+            maps the fraction of completed epochs, in [0, 1), to the coefficient. Other coefficients
             follow the configuration.
 
     Change the following components only between two steps:

@@ -106,7 +106,7 @@ def test_counting_minibatches_together_equals_counting_each(kind, device):
     oks = np.random.default_rng(0).random(30) < 0.6
     state = {**precision.first_scaler(kind), "good": mx.array(190)}
     with device() as gpu:
-        found = precision.count_all(state, [mx.array(float(ok)) for ok in oks], kind)
+        found = precision.count_minibatches(state, [mx.array(float(ok)) for ok in oks], kind)
     assert gpu is None or ("count_minibatches" in gpu.names) == (kind != "fp16")
     for ok in oks:
         state = precision.next_scaler(state, mx.array(bool(ok)), kind)
@@ -115,7 +115,7 @@ def test_counting_minibatches_together_equals_counting_each(kind, device):
 
 @pytest.mark.parametrize("kind", precision.DTYPES)
 def test_lower_casts_weights(kind):
-    low = precision.lower({"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}, kind)
+    low = precision.cast_weights({"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}, kind)
     assert {array.dtype for _, array in named(low)} == {precision.DTYPES[kind]}
 
 

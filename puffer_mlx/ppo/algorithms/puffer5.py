@@ -107,7 +107,7 @@ def _minibatches(
     Args:
         K: minibatches per epoch.
         S: agents per minibatch.
-        supports_fused: returns True if gradients are computed in one launch. The kernel then reads
+        supports_fused: returns True if a fused kernel computes the gradients. The kernel then reads
             the rollout's observations in place.
         epoch: inputs of the epoch's minibatches.
     """
