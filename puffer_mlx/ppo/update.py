@@ -122,8 +122,11 @@ def _uncompiled(
     train = config.train
     loss = partial(
         minibatch_loss,
-        *(policy, train.precision, Coefficients.of(train)),
-        *(algorithm.loss, algorithm.recompute),
+        policy,
+        train.precision,
+        Coefficients.of(train),
+        algorithm.loss,
+        algorithm.recompute,
     )
     gradients = mx.value_and_grad(loss)
     if in_graph:

@@ -365,7 +365,7 @@ class Trainer:
         # With overlap, resuming repeats this rollout, so a checkpoint needs the earlier state.
         if self.placement.overlap:
             rollout.self_play = self_play.state()
-        rollout.games = self_play.after(rollout, self.global_step, self.weights)
+        rollout.games = self_play.finish_rollout(rollout, self.global_step, self.weights)
 
     def _launches_ahead(self) -> bool:
         """Return True if the next rollout is launched before this update's results are read."""

@@ -241,7 +241,7 @@ def test_ten_skipped_minibatches_end_the_run_and_name_the_cause(part, kind, over
     where = words.get(part, f"the {part} pass")
     assert message == f"10 minibatches in a row were not finite, first in {where}"
     expected = {
-        "rollout": "its observations, values aren't: check the environment",
+        "rollout": "its observations, values aren't finite: check the environment",
         "advantages": "lower train.gamma or train.gae_lambda",
     }.get(part, "lower train.learning_rate")
     if kind != "fp32" and part.endswith("ward"):

@@ -92,7 +92,10 @@ def recompute_advantages(
         ratios = mx.exp(logprob - targets.old_logprob).reshape(forward.shape)
     values = y[-1:].reshape(forward.shape)
     adv = function(
-        *(values, targets.rewards, targets.terminals, ratios),
+        values,
+        targets.rewards,
+        targets.terminals,
+        ratios,
         final_observations=targets.final_observations,
         **discounts._asdict(),
     )
