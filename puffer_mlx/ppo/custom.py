@@ -37,7 +37,7 @@ def find_custom(config: Config, key: str) -> Any:
     try:
         return load_object(name)
     except UserError as error:
-        hint = f"{error.hint}; or pass it: {key}=… in Python, --{full} module:name in a shell"
+        hint = f"{error.hint}; or pass it: in Python {key}=…, in a shell --{full} module:name"
         raise UserError(f"{full} {error.message}", hint) from None
 
 

@@ -1,8 +1,8 @@
 """Run self-play: opponents act for some agents, and a league chooses the opponents.
 
-The trainer calls ``SelfPlay.after`` once per rollout, before it starts the next one, so runs with
-and without overlap make the same decisions. If a resumed run must collect a rollout again, the
-checkpoint contains the state before the rollout's games were counted.
+The trainer calls ``SelfPlay.finish_rollout`` once per rollout, before it starts the next one, so
+runs with and without overlap make the same decisions. If a resumed run must collect a rollout
+again, the checkpoint contains the state before the rollout's games were counted.
 """
 
 from typing import Any

@@ -115,7 +115,7 @@ class MinibatchPlan(NamedTuple):
 
 
 def supports_fused(
-    policy: Policy, precision: str, spec: LossSpec | None, wanted: bool | str = True
+    policy: Policy, precision: str, spec: LossSpec | None, one_launch: bool | str = True
 ) -> bool:
     """Return True if the default device may compute a minibatch's gradients with fused kernels.
 
@@ -125,15 +125,15 @@ def supports_fused(
         policy: the policy to train.
         precision: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``. ``auto`` means True on CUDA only (not measured on a Mac).
+        one_launch: ``train.one_launch``. ``auto`` means True on CUDA only (not measured on a Mac).
     """
     return bool(
         spec is not None
-        and wanted
+        and one_launch
         and precision in ("fp32", "bf16")
         and network_facts(policy.network).matrix_units is not None
         and has_linear_encoder_and_decoder(policy)
-        and (wanted != "auto" or gpu_backend() == "cuda")
+        and (one_launch != "auto" or gpu_backend() == "cuda")
         and GRADIENTS_IN_TWO.choose(*training_functions(policy))
     )
 
@@ -154,7 +154,7 @@ def with_fused_gradients(
     policy: Policy,
     precision: str,
     spec: LossSpec | None,
-    wanted: bool | str = True,
+    one_launch: bool | str = True,
 ) -> Callable[..., tuple]:
     """Return a function that computes a minibatch's gradients with fused kernels, if possible.
 
@@ -165,7 +165,7 @@ def with_fused_gradients(
         policy: the policy to train.
         precision: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``: see ``supports_fused``.
+        one_launch: ``train.one_launch``: see ``supports_fused``.
     """
     bf16 = precision == "bf16"
 
@@ -177,7 +177,7 @@ def with_fused_gradients(
         scheduled: Mapping[str, mx.array] = {},
     ) -> tuple:
         """Compute a minibatch's results and gradients; arguments and results as of ``plain``."""
-        if not supports_fused(policy, precision, spec, wanted):
+        if not supports_fused(policy, precision, spec, one_launch):
             return plain(weights, batch, ent_coef, scale, scheduled)
         assert spec is not None
         # The kernels ignore the scale. Only fp16 needs it, which they don't support.
