@@ -196,7 +196,7 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
     """Return the launches of acting: per group of agents and step, and per rollout."""
     N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
     policy, counter = configured_policy(spec, config), LaunchCounter(graphs)
-    weights = precision.lower(policy.init(mx.random.key(0)), config.train.precision)
+    weights = precision.cast_weights(policy.init(mx.random.key(0)), config.train.precision)
     inputs = (
         weights,
         [policy.initial_state(N // Q) for _ in range(Q)],

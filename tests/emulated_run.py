@@ -140,7 +140,7 @@ def _filling(dtype: mx.Dtype, size: int, number: float) -> np.ndarray:
 def minibatch_texts() -> list[text.ComposedKernel]:
     """Return the texts of all minibatch kernels, each composed with a network's file."""
     folders = [forms.matrix_units for forms in NETWORK_FACTS.values() if forms.matrix_units]
-    kernels = minibatch.KERNEL, minibatch.WIDE
+    kernels = minibatch.KERNEL_FILE, minibatch.WIDE_KERNEL_FILE
     return [text.ComposedKernel(k, folder / text.WALKS_FILE) for k in kernels for folder in folders]
 
 

@@ -94,7 +94,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
             f"{relative(newest)} is newer, but has weights only, which --resume can't use:"
             f" --load-model-path {relative(newest)} starts a new run from them"
         )
-    if not run.exact:
+    if not run.continues_episodes:
         yield (
             f"environments restarted: {restart_reason(trainer.config)}, so the run differs from an"
             " uninterrupted one"

@@ -246,7 +246,7 @@ def train_epochs(
             logs |= evaluator.after_epoch()
             logs |= videos.after_epoch()
         run.log.write(logs)
-        run.keeper.observe(logs)
+        run.checkpoints.observe(logs)
         if stop_at and trainer.global_step >= stop_at:
             trainer.stop = True
         if target_reached(config, evaluator.score):
@@ -255,7 +255,7 @@ def train_epochs(
         for line in run.trackers.log(logs, videos.newest):
             dashboard.message(line)
         dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
-        improved = run.keeper.improved
+        improved = run.checkpoints.improved
         is_due = checkpoint.is_checkpoint_due(config, trainer.epoch - 1)  # counted from 0
         if ranks.any(is_due or improved):  # tells the other ranks to join: follow_first_rank
             with ranks.exempt_from_timeout():

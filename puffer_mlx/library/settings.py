@@ -18,7 +18,7 @@ from puffer_mlx.config.key import ARGUMENT, EVERY_KEY_HINT
 from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo.schedules import SCHEDULED, value_at
+from puffer_mlx.ppo.schedules import SCHEDULED_KEYS, value_at
 from puffer_mlx.vec.gym.make import constructor_of
 from puffer_mlx.vec.puffer import is_puffer_env
 
@@ -79,7 +79,7 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
             section, _, key = full_name.partition(".")
             if section == "train":
                 schedules.pop(key, None)
-            if section == "train" and key in SCHEDULED and callable(value):
+            if section == "train" and key in SCHEDULED_KEYS and callable(value):
                 schedules[key] = cast(Schedule, value)
                 settings[name] = value_at(schedules[key], 0.0, key)
             elif full_name in OBJECT_KEYS and not isinstance(value, Value):

@@ -348,14 +348,15 @@ class Trainer:
             logs |= self._videos.after_epoch()
             video = self._videos.newest
             self._run.log.write(logs)
-            self._run.keeper.observe(logs)
+            self._run.checkpoints.observe(logs)
         if target_reached(self.config, evaluator.score):
             self.stop = True
         trackers.done = self.epoch == self.config.epochs
         for line in trackers.log(logs, video):
             output.print_important(line)
         if self._writes_files and (
-            checkpoint.is_checkpoint_due(self.config, self.epoch - 1) or self._run.keeper.improved
+            checkpoint.is_checkpoint_due(self.config, self.epoch - 1)
+            or self._run.checkpoints.improved
         ):
             self._save_epoch()
         self.history.append(logs)

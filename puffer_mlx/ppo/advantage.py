@@ -96,7 +96,11 @@ def advantages(
     kernel = KERNEL.choose()
     if kernel is not None:
         adv, _ = kernel(
-            *(values, rewards, terminals, ratios, final_observations),
+            values,
+            rewards,
+            terminals,
+            ratios,
+            final_observations,
             gamma=gamma,
             gae_lambda=gae_lambda,
             rho_clip=rho_clip,

@@ -19,7 +19,7 @@ from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets, normalized_loss
 from puffer_mlx.system.import_string import load_object
 
-PAGE = "docs/custom_policy.md shows one"
+EXAMPLE_HINT = "docs/custom_policy.md shows an example"
 
 
 def find_custom(config: Config, key: str) -> Any:
@@ -37,7 +37,7 @@ def find_custom(config: Config, key: str) -> Any:
     try:
         return load_object(name)
     except UserError as error:
-        hint = f"{error.hint}; or set it: in Python {key}=…, here --{full} module:name"
+        hint = f"{error.hint}; or pass it: in Python {key}=…, in a shell --{full} module:name"
         raise UserError(f"{full} {error.message}", hint) from None
 
 
@@ -58,12 +58,14 @@ def find_function(config: Config, key: str, count: int, *names: str) -> Callable
         return None
     name = f"train.{key} {getattr(config.train, key)}"
     if not callable(function):
-        raise UserError(f"{name} is {type(function).__name__}, not a function", PAGE)
+        raise UserError(f"{name} is {type(function).__name__}, not a function", EXAMPLE_HINT)
     try:
-        inspect.signature(function).bind(*range(count), **dict.fromkeys(names))
+        values = range(count)  # any values, because the function isn't called
+        inspect.signature(function).bind(*values, **dict.fromkeys(names))
     except TypeError as error:
         expected = f"{count} positional arguments and the keyword arguments {', '.join(names)}"
-        raise UserError(f"{name} can't be called: {error}", f"it gets {expected}; {PAGE}") from None
+        hint = f"it gets {expected}; {EXAMPLE_HINT}"
+        raise UserError(f"{name} can't be called: {error}", hint) from None
     except ValueError:  # the signature of a C function is unknown
         pass
     return function
@@ -77,13 +79,21 @@ def find_loss(config: Config) -> Callable[..., Any] | None:
     """
     if config.train.loss == NORMALIZED:
         return normalized_loss
-    return find_function(config, "loss", 2, "ent_coef", *Coefficients._fields)
+    positional = 2  # forward, targets
+    return find_function(config, "loss", positional, "ent_coef", *Coefficients._fields)
 
 
 def custom_functions(config: Config) -> list[Callable[..., Any]]:
-    """Return the custom loss and optimizer step of a configuration, which fused code can't run."""
-    functions = find_loss(config), getattr(find_custom(config, "optimizer"), "step", None)
-    return [each for each in functions if each is not None]
+    """Return the custom functions of a configuration: its loss and its optimizer's step, if any.
+
+    Fused implementations can't call them, so they aren't used with custom functions.
+    """
+    loss = find_loss(config)
+    optimizer = find_custom(config, "optimizer")
+    functions = [] if loss is None else [loss]
+    if hasattr(optimizer, "step"):
+        functions.append(optimizer.step)
+    return functions
 
 
 def custom_loss(
@@ -99,7 +109,7 @@ def custom_loss(
     Args:
         function: the custom loss.
         name: name of the function in error messages.
-        metric_names: list to fill with the names of the metrics.
+        metric_names: list whose contents are replaced by the names of the metrics.
         forward: forward pass of the minibatch.
         targets: targets of the minibatch.
         coefficients: coefficients of the loss, passed by name.
@@ -108,18 +118,19 @@ def custom_loss(
         The loss, a float32 scalar, and the metrics: ``METRICS``, then custom metrics.
 
     Raises:
-        UserError: the function returned something else.
+        UserError: the function's result is not a scalar loss, PPO's metrics, and optionally a
+            dictionary of custom metrics.
     """
-    closed_form.LOSS.choose(function)  # reports that the closed-form loss isn't used
+    closed_form.LOSS.choose(function)  # only prints that the closed-form loss isn't used
     result = function(forward, targets, **coefficients)
     values: tuple[Any, ...] = result if type(result) is tuple else (result,)
-    expected = "a scalar, ppo_loss's statistics, and optionally a dictionary of further scalars"
+    expected = "a scalar, ppo_loss's metrics, and optionally a dictionary of further scalars"
     if len(values) not in (2, 3):
         raise UserError(f"{name} returned {_describe(result)}", f"expected {expected}")
     total, metrics, *optional = values
     _check_array(name, "as loss", total, (), "mx.mean(…) of the samples' losses")
     hint = f"{', '.join(METRICS)}, as ppo_loss returns them"
-    _check_array(name, "as statistics", metrics, (len(METRICS),), hint)
+    _check_array(name, "as metrics", metrics, (len(METRICS),), hint)
     custom_metrics = optional[0] if optional else {}
     if not isinstance(custom_metrics, Mapping) or not all(
         type(key) is str for key in custom_metrics
@@ -131,8 +142,10 @@ def custom_loss(
             raise UserError(f"{name} returned {key} twice", "use another name")
         _check_array(name, f"as {key}", value, (), "mx.mean(…)")
     total = total.astype(mx.float32)
-    by_name = dict(zip(METRICS, metrics, strict=True)) | {"total": total} | dict(custom_metrics)
-    metric_names[:] = by_name
+    by_name = dict(zip(METRICS, metrics, strict=True))
+    by_name["total"] = total  # the custom loss, not the total that ``ppo_loss`` computed
+    by_name |= custom_metrics
+    metric_names[:] = by_name.keys()
     return total, mx.stack([mx.stop_gradient(value) for value in by_name.values()])
 
 
@@ -142,12 +155,15 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
     Raises:
         UserError: raised by ``find_function``.
     """
-    function = find_function(config, "advantage", 4, "final_observations", *Discounts._fields)
+    positional = 4  # values, rewards, terminals, ratios
+    keywords = "final_observations", *Discounts._fields
+    function = find_function(config, "advantage", positional, *keywords)
     if function is None:
         return advantage.advantages
     name = f"train.advantage {config.train.advantage}"
 
     def checked(values: mx.array, *arrays: Any, **coefficients: Any) -> mx.array:
+        """Call the custom function and check its result."""
         result = function(values, *arrays, **coefficients)
         _check_array(name, "as advantages", result, values.shape, "one for each value")
         return result.astype(mx.float32)
@@ -156,7 +172,15 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
 
 
 def _check_array(name: str, what: str, value: Any, shape: tuple[int, ...], hint: str) -> None:
-    """Raise UserError unless a custom function's result is an array of the expected shape."""
+    """Raise UserError unless a custom function's result is an array of the expected shape.
+
+    Args:
+        name: name of the function in the error message.
+        what: what the result is, after "returned" in the message, such as "as loss".
+        value: the result, of any type.
+        shape: expected shape.
+        hint: what the function should return.
+    """
     if not isinstance(value, mx.array) or value.shape != shape:
         raise UserError(f"{name} returned {what} {_describe(value)}", f"expected {shape}: {hint}")
 

@@ -9,17 +9,18 @@ from collections.abc import Callable
 
 from puffer_mlx.errors import UserError
 
-ADAPTIVE = "adaptive"
-# Keys of [train] that accept a custom function of the progress.
-SCHEDULED = ("learning_rate", "ent_coef", "clip_coef", "vf_coef", "vf_clip_coef")
+ADAPTIVE = "adaptive"  # value of train.lr_schedule: the rate follows the KL
+# Keys of [train] that accept a function of the fraction of completed epochs, a custom schedule.
+SCHEDULED_KEYS = ("learning_rate", "ent_coef", "clip_coef", "vf_coef", "vf_clip_coef")
 RATE_FACTOR = 1.5  # one change multiplies or divides the adaptive learning rate by this
-# Bounds relative to the first learning rate. rsl_rl: 1e-5 to 1e-2, relative to 1e-3.
+# Bounds of the adaptive learning rate, divided by the first one. rsl_rl has the same bounds: 1e-5
+# and 1e-2 for a first learning rate of 1e-3.
 MIN_RATE_RATIO = 0.01
 MAX_RATE_RATIO = 10
 
 
 def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int) -> float:
-    """Return the value of a scheduled coefficient in an epoch.
+    """Return the value of a coefficient in an epoch with a built-in schedule of the epoch alone.
 
     Args:
         schedule: ``constant``, ``cosine`` or ``linear``.

@@ -25,7 +25,13 @@ Function = Callable[..., Any]
 
 
 class TrainState(NamedTuple):
-    """Trees of arrays that training changes: weights, optimizer state, loss scaler."""
+    """State of training between two updates: weights, optimizer state, loss scaler.
+
+    Attributes:
+        weights: the policy's weights, a tree of float32 arrays.
+        optimizer: state of the optimizer, a tree of arrays.
+        scaler: state of loss scaling, scalar arrays by name.
+    """
 
     weights: Any
     optimizer: Any
@@ -41,8 +47,8 @@ class UpdateFunctions:
 
     Attributes:
         gradients: (weights, minibatch, entropy coefficient, loss scale, ``Scheduled.loss``) ->
-            results of ``gradients.minibatch_loss``, and gradients by the weights, multiplied by the
-            loss scale. Kernels return None for the loss.
+            results of ``gradients.minibatch_loss``, and gradients with respect to the weights,
+            multiplied by the loss scale. Kernels return None for the loss.
         optimise: (weights, optimizer state, scaler, gradients, metrics, learning rate) -> new
             weights, optimizer state and scaler, and a scalar, true if the minibatch counted.
         steps: the algorithm's functions by name, and ``gather``: (fields, rows (S,)) ->
@@ -104,7 +110,7 @@ def _uncompiled(
     in_graph: bool = False,
     counts: bool = True,
 ) -> UpdateFunctions:
-    """Return the functions that compute a minibatch's update, not compiled.
+    """Return the uncompiled functions of an update: gradients, optimizer step, algorithm's steps.
 
     Args:
         policy: the policy to train.
@@ -116,8 +122,11 @@ def _uncompiled(
     train = config.train
     loss = partial(
         minibatch_loss,
-        *(policy, train.precision, Coefficients.of(train)),
-        *(algorithm.loss, algorithm.recompute),
+        policy,
+        train.precision,
+        Coefficients.of(train),
+        algorithm.loss,
+        algorithm.recompute,
     )
     gradients = mx.value_and_grad(loss)
     if in_graph:
@@ -248,7 +257,7 @@ def compile_on_gpu(function: Function) -> Function:
 
 def _optimise(
     move: Function,
-    kind: str,
+    precision_name: str,
     counts: bool,
     names: Sequence[str],
     weights: Any,
@@ -262,7 +271,7 @@ def _optimise(
 
     Args:
         move: ``Optimizer.step`` with its hyperparameters.
-        kind: ``train.precision``.
+        precision_name: ``train.precision``.
         counts: False to return the scaler unchanged.
         names: names of the metrics.
         weights: the policy's weights, float32.
@@ -275,13 +284,13 @@ def _optimise(
     Returns:
         New weights, optimizer state and scaler, and a scalar, true if the minibatch counted.
     """
-    if kind == "fp16":
+    if precision_name == "fp16":
         grads = tree_map(lambda grad: grad * (1 / scaler["scale"]), grads)
     total = names.index("total")
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
     weights, state, ok = move(weights, grads, state, loss, lr)
     if counts:
-        scaler = precision.count_all(scaler, [ok], kind)
+        scaler = precision.count_minibatches(scaler, [ok], precision_name)
     return weights, state, scaler, ok
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 from puffer_mlx.ops import verification
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.precision import cast_weights
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import plain_act
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
@@ -91,7 +91,7 @@ def _rollout(
         environments = EnvironmentsOnGPU(vec, kernel)
         buffer = BufferOnGPU(*sizes, groups)
         acting = RolloutsOnGPU(kernel, streams, timer, VERIFIED_STEPS)
-        weights = lower(weights, kernel.acting_precision)
+        weights = cast_weights(weights, kernel.acting_precision)
     else:
         groups = vec.num_groups
         environments = vec

@@ -30,7 +30,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import count_cores
-from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.precision import cast_weights
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.policy_assignment import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
@@ -54,10 +54,10 @@ class Rollout:
         acting: the acting weights; None after the rollout is collected.
         noise: random numbers for sampling the actions, (T, N, heads); None after the rollout is
             collected.
-        fresh: opponents (from 1) whose recurrent states are reset before the first step.
+        fresh: opponents whose recurrent states are reset before the first step, numbered from 1.
         steps: number of completed steps per agent, (N,) int, counted after a failure.
-        environments: input of ``Collector.state_of``, if the environments' state at the start was
-            saved.
+        environments: the environments' state at the start, in the form that ``Collector.state_of``
+            of the same collector reads. None if it wasn't saved.
         logs: means reported by the environments; empty until ``gpu_log`` is read.
         seconds: duration of collecting.
         scores: scores of single episodes, NumPy arrays: see ``ReportsScores``.
@@ -102,14 +102,15 @@ class Collector:
     """Collect rollouts in the calling thread, or in a second thread (``train.overlap``).
 
     Args:
-        acting: the policy, the environments and their configuration.
-        vec: the environments of ``acting``, or an ``EnvironmentsOnGPU`` of them.
+        inputs: the policy, the environments and their configuration.
+        vec: the environments of ``inputs``, or an ``EnvironmentsOnGPU`` of them.
         placement: the devices that act and train.
         timer: the phases ``eval_*`` are charged to this timer.
         ranks: the ranks; each has a shard of the agents.
 
     Attributes:
-        acting: the implementation of acting. Replace it only while no rollout is in progress.
+        acting: the implementation of the policy's steps. Replace it only while no rollout is in
+            progress.
         vec: the environments.
         bootstraps: True if rewards include the values of final observations without a row.
         cores: number of CPU cores for acting through MLX.
@@ -131,33 +132,35 @@ class Collector:
 
     def __init__(
         self,
-        acting: Acting,
+        inputs: Acting,
         vec: Any,
         placement: Placement,
         timer: PhaseTimer,
         ranks: SingleProcess,
     ) -> None:
-        self.config = acting.config
-        self.policy = acting.policy
+        self.config = inputs.config
+        self.policy = inputs.policy
         self.vec = vec
         self.placement = placement
         self.overlap = placement.overlap
         self.in_progress: Rollout | None = None
         # Acting and training on one CPU use separate cores, or they would wait for each other.
-        self.cores = rollout_cores(acting.config)
-        if placement.learner == mx.cpu:  # Training uses the other cores.
+        self.cores = rollout_cores(inputs.config)
+        if placement.learner == mx.cpu:
             configure_learner_stream(count_cores() - self.cores)
         self._timer = timer
         self._ranks = ranks
-        self._assignment = acting.assignment
-        self._opponents = WeightCache(self._to_act)
+        self._assignment = inputs.assignment
+        self._opponents = WeightCache(self._acting_weights)
         self._precision = placement.acting_precision
-        self._noise = acting.policy.distribution.noise
+        self._draw_noise = inputs.policy.distribution.noise
         self._future: Future[None] | None = None  # completes `in_progress` in the second thread
-        self._unfinished: Rollout | None = None  # a rollout in progress or failed
-        self._seconds = math.inf  # duration of the latest rollout that `take` waited for
+        # The rollout that has changed the environments and isn't complete; it may have failed.
+        self._unfinished: Rollout | None = None
+        # Duration of the latest rollout that `take` waited for; infinite before the first one.
+        self._seconds = math.inf
         with ranks.report_lost_ranks():
-            self._choose_acting(acting)
+            self._choose_acting(inputs)
         shape = (self.config.train.horizon, vec.num_agents, vec.num_groups)
         count = 2 if self.overlap or self.launches_ahead else 1
         self.buffers = [self.Buffer(vec.spec, *shape, vec.final_observations) for _ in range(count)]
@@ -193,7 +196,7 @@ class Collector:
             weights: the learner's weights, evaluated.
             key: the trainer's random key; the rollout's key is split from it.
             opponents: weights of each opponent in self-play, evaluated.
-            fresh: opponents (from 1) whose recurrent states are reset.
+            fresh: opponents whose recurrent states are reset, numbered from 1.
 
         Returns:
             The trainer's next random key.
@@ -202,12 +205,13 @@ class Collector:
         T = self.buffer.horizon
         with building:
             next_key, rollout_key = mx.random.split(key)
-            acting = self._to_act(weights)
+            acting = self._acting_weights(weights)
             if self._assignment is not None:
                 acting = [acting, *self._opponents(opponents)]
-            noise = self._ranks.draw_columns(self._noise, rollout_key, T, self.vec.num_agents)
+            noise = self._ranks.draw_columns(self._draw_noise, rollout_key, T, self.vec.num_agents)
         if self.launches_ahead:
-            mx.async_eval(next_key)  # Another thread may run the next step.
+            # Another thread may run the next step. It can't evaluate this thread's lazy arrays.
+            mx.async_eval(next_key)
         else:
             mx.eval(next_key, noise, acting)
         latest = self.buffers.index(self.buffer)
@@ -217,10 +221,10 @@ class Collector:
             self._future = rollout_worker().submit(partial(self._collect, self.in_progress))
         return next_key
 
-    def _to_act(self, weights: Any) -> Any:
+    def _acting_weights(self, weights: Any) -> Any:
         """Convert weights to the acting device and the acting precision."""
         acts_elsewhere = self.placement.rollout != self.placement.learner
-        return lower(for_cpu(weights) if acts_elsewhere else weights, self._precision)
+        return cast_weights(for_cpu(weights) if acts_elsewhere else weights, self._precision)
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
         """Return the rollout in progress, after waiting for the second thread or collecting it.
@@ -245,10 +249,10 @@ class Collector:
 
     def _wait(self, rollout: Rollout) -> None:
         """Wait until the second thread has collected a rollout."""
-        if self._future is None:  # The first attempt failed.
+        if self._future is None:  # An earlier attempt to collect the rollout has failed.
             self._future = rollout_worker().submit(partial(self._collect, rollout))
         future = self._future
-        wait([future])  # If a signal interrupts this, the rollout stays in progress.
+        wait([future])  # If a signal interrupts the wait, the rollout stays in progress.
         error = future.exception()
         if error is not None:
             self._future = None  # The next call tries again.
@@ -280,7 +284,8 @@ class Collector:
     @property
     def previous_buffer(self) -> Any:
         """Buffer of the previous rollout: the other one of two buffers."""
-        return self.buffers[self.buffers.index(self.buffer) - 1]
+        latest = self.buffers.index(self.buffer)
+        return self.buffers[latest - 1]  # index -1 is the last buffer
 
     def state(self) -> Any:
         """Return the current state of the environments, or None when they can't save it.
@@ -300,7 +305,8 @@ class Collector:
     def _collect(self, rollout: Rollout, wait_for_gpu: bool = True) -> None:
         """Collect a rollout. With overlap, this runs in the second thread."""
         began = time.perf_counter()
-        if self.overlap and self._seconds < math.inf:
+        is_measured = self._seconds < math.inf
+        if self.overlap and is_measured:
             self._timer.lap("eval_idle")
         else:
             self._timer.start()
@@ -308,10 +314,10 @@ class Collector:
         if self.config.base.reset_state:
             rollout.states = self._initial_states
         else:
-            rollout.states = self._renewed(rollout.fresh)
-        after = self._fill(rollout, wait_for_gpu)
+            rollout.states = self._reset_opponents(rollout.fresh)
+        final_states = self._fill(rollout, wait_for_gpu)
         self.buffer = rollout.buffer
-        self.states = after
+        self.states = final_states
         self._unfinished = None
         rollout.acting = None  # free the memory
         rollout.noise = None
@@ -319,24 +325,28 @@ class Collector:
         rollout.seconds = time.perf_counter() - began
         if rollout.gpu_log is None:
             self._seconds = rollout.seconds
-        elif self._seconds < math.inf:
+        elif is_measured:
             rollout.remaining_seconds = max(0.0, self._seconds - rollout.seconds)
 
-    def _renewed(self, fresh: Collection[int]) -> list[Any]:
+    def _reset_opponents(self, fresh: Collection[int]) -> list[Any]:
         """Return the recurrent states of all groups, reset for the opponents in ``fresh``."""
         if self._assignment is None or not fresh:
             return self.states
         is_fresh = np.isin(self._assignment.policy, list(fresh))
         with building, mx.stream(self.placement.rollout):
-            new = mx.split(mx.array(is_fresh[:, None].tolist()), len(self.states))
-            groups = zip(new, self._initial_states, self.states, strict=True)
-            states = [tree_map(partial(mx.where, rows), *both) for rows, *both in groups]
+            masks = mx.split(mx.array(is_fresh[:, None].tolist()), len(self.states))
+            states = [
+                tree_map(partial(mx.where, mask), initial, state)
+                for mask, initial, state in zip(
+                    masks, self._initial_states, self.states, strict=True
+                )
+            ]
         mx.eval(states)
         return states
 
     # Subclasses implement the following methods for their environments.
 
-    def _choose_acting(self, acting: Acting) -> None:
+    def _choose_acting(self, inputs: Acting) -> None:
         """Choose the implementation of acting; set ``bootstraps`` and ``launches_ahead``."""
         raise NotImplementedError
 
@@ -372,4 +382,4 @@ class Collector:
 
     @property
     def progress(self) -> float | None:
-        """Collected fraction of the latest rollout, or None (unknown). Any thread may read it."""
+        """Collected fraction of the latest rollout, or None if unknown. Any thread may read it."""

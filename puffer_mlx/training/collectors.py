@@ -23,14 +23,14 @@ PROGRESS_MIN_SECONDS = 1.0
 
 
 def make_collector(
-    acting: Acting, placement: Placement, timer: PhaseTimer, ranks: SingleProcess = SINGLE_PROCESS
+    inputs: Acting, placement: Placement, timer: PhaseTimer, ranks: SingleProcess = SINGLE_PROCESS
 ) -> Collector:
-    """Return the rollout collector for a placement, on the host or on a GPU."""
+    """Return the rollout collector for environments on the host or on a GPU: see ``Collector``."""
     if placement.gpu_rollouts is None:
-        return HostCollector(acting, acting.vec, placement, timer, ranks)
-    native = cast(NativeVec, acting.vec)  # GPUs step only native environments
+        return HostCollector(inputs, inputs.vec, placement, timer, ranks)
+    native = cast(NativeVec, inputs.vec)  # GPUs step only native environments
     vec = EnvironmentsOnGPU(native, placement.gpu_rollouts)
-    return DeviceCollector(acting, vec, placement, timer, ranks)
+    return DeviceCollector(inputs, vec, placement, timer, ranks)
 
 
 class HostCollector(Collector):
@@ -43,17 +43,24 @@ class HostCollector(Collector):
     Buffer = RolloutBuffer
     acting: RolloutBackend
     vec: VecEnv
-    _marked: RolloutBuffer | None = None
+    _marked: RolloutBuffer | None = None  # buffer from which ``progress`` is read
 
-    def _choose_acting(self, acting: Acting) -> None:
-        """Choose how the policy acts, and if final observations without a row are reported."""
-        config, vec, policy, assignment = acting
-        self._shows_last = env_with_final_observations(config, vec)
-        self._reports_scores = vec if isinstance(vec, ReportsScores) else None
-        self.bootstraps = self._shows_last is not None
+    def _choose_acting(self, inputs: Acting) -> None:
+        """Choose the implementation of acting; set ``bootstraps`` by the environments' reports."""
+        config, vec, policy, assignment = inputs
+        # The environments if they report final observations without a row, else None.
+        self._last_observations = env_with_final_observations(config, vec)
+        # The environments if they report scores of single episodes, else None.
+        self._episode_scores = vec if isinstance(vec, ReportsScores) else None
+        self.bootstraps = self._last_observations is not None
         self.acting = choose_acting(
-            *(self.placement.rollout, self._precision, policy, vec),
-            *(self._streams, self._timer, assignment),
+            self.placement.rollout,
+            self._precision,
+            policy,
+            vec,
+            self._streams,
+            self._timer,
+            assignment,
         )
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
@@ -69,21 +76,22 @@ class HostCollector(Collector):
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[State]:
         """Fill the buffer of a rollout by stepping environments and policy, and set its logs."""
         buffer = rollout.buffer
-        if self._shows_last is not None:
-            self._shows_last.take_final_observations()  # discard those of an interrupted rollout
+        if self._last_observations is not None:
+            # Discard the observations of an interrupted rollout.
+            self._last_observations.take_final_observations()
         rollout.environments = self._snapshot() if self.overlap else None
         buffer.begin(self.buffer)
-        buffer.mark()
+        buffer.mark()  # Steps that aren't written yet can then be recognized.
         self._marked = buffer if self._seconds > PROGRESS_MIN_SECONDS else None
         rollout.steps = None  # discard the count of an earlier attempt
         self._unfinished = rollout  # before `mark_last`, which overwrites row T
         buffer.mark_last()
         after = self.acting.collect(buffer, self.vec, rollout.acting, rollout.states, rollout.noise)
-        if self._shows_last is not None:
-            rollout.last_observations = self._shows_last.take_final_observations()
+        if self._last_observations is not None:
+            rollout.last_observations = self._last_observations.take_final_observations()
         rollout.logs = self.vec.log()
-        if self._reports_scores is not None:
-            rollout.scores = self._reports_scores.scores()
+        if self._episode_scores is not None:
+            rollout.scores = self._episode_scores.scores()
         return after
 
     def _snapshot(self) -> Callable[[], np.ndarray] | None:
@@ -105,11 +113,18 @@ class HostCollector(Collector):
         else:
             for group in range(self.vec.num_groups):
                 self.vec.wait(group)
-            steps = failed.buffer.written_steps if failed.steps is None else failed.steps
-            failed.steps = steps  # `restore` below may overwrite the marks in the buffer
+            steps = failed.steps
+            if steps is None:
+                steps = failed.buffer.written_steps
+                failed.steps = steps  # counted once, because `restore` may overwrite the marks
             self.states = replay_states(
-                *(self.acting, self.placement.rollout, failed.buffer),
-                *(failed.acting, failed.states, failed.noise, steps),
+                self.acting,
+                self.placement.rollout,
+                failed.buffer,
+                failed.acting,
+                failed.states,
+                failed.noise,
+                steps,
             )
             self.buffer.restore(failed.buffer.env_outputs_after(steps))
 
@@ -135,8 +150,11 @@ class DeviceCollector(Collector):
     acting: RolloutsOnGPU
     vec: EnvironmentsOnGPU
 
-    def _choose_acting(self, acting: Acting) -> None:
-        """Prepare rollouts on the GPU. Macs never launch ahead, because macOS may end a launch."""
+    def _choose_acting(self, inputs: Acting) -> None:
+        """Create the object that runs rollouts on the GPU, and set ``launches_ahead``.
+
+        Macs never launch a rollout ahead, because macOS may stop a launch.
+        """
         self.launches_ahead = backend() != "metal" and not self.overlap
         launch_steps = self.config.train.launch_steps
         self.acting = RolloutsOnGPU(self.vec.kernel, self._streams, self._timer, launch_steps)
@@ -144,7 +162,7 @@ class DeviceCollector(Collector):
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[State]:
         """Fill the buffer of a rollout on the GPU, and set its logs or ``gpu_log``."""
         buffer = rollout.buffer
-        rollout.environments = self.vec.stepped
+        rollout.environments = self.vec.stepped  # snapshot after the previous rollout
         buffer.begin(self.buffer)
         self._unfinished = rollout
         self.acting.waits = wait_for_gpu
@@ -156,7 +174,7 @@ class DeviceCollector(Collector):
         return after
 
     def _undo(self, failed: Rollout) -> None:
-        """Return the environments to the start of a failed rollout."""
+        """Reset environments, carried row and recurrent states to the start of a failed rollout."""
         self.vec.rollback(failed.environments)
         self.states = failed.states
         self.buffer.last = failed.buffer.first

@@ -14,6 +14,8 @@ from puffer_mlx.training.collector import Rollout
 
 Logs = dict[str, float]
 
+MEMORY_INTERVAL = 0.1  # seconds between two measurements of the process's memory
+
 
 class EpochLogs:
     """Make the log record of each epoch, and keep the scores of the last episodes.
@@ -28,7 +30,8 @@ class EpochLogs:
     def __init__(self, config: Config) -> None:
         self.scores = LastScores()
         self._config = config
-        self._logs_importance = config.facts.release == "5.0"  # the mean probability ratio
+        # PufferLib 5.0 logs ``importance``, the mean ratio of new to old probabilities.
+        self._logs_importance = config.facts.release == "5.0"
         self._process = psutil.Process()
         self._started = time.perf_counter()
         self._resident = 0  # memory of the process in bytes, when last measured
@@ -56,8 +59,8 @@ class EpochLogs:
     ) -> Logs:
         """Return the log record of an epoch, metrics by name.
 
-        Memory is in GiB. The memory of the process is measured at most ten times per second,
-        because measuring is slow.
+        Memory is in GiB. The memory of the process is measured at most once per
+        ``MEMORY_INTERVAL``, because measuring is slow.
 
         Args:
             epoch: Epochs trained so far.
@@ -71,7 +74,7 @@ class EpochLogs:
         if rollout.scores is not None:
             self.scores.add(rollout.scores)
         mean = self.scores.mean()
-        last_scores = {} if mean is None else {SCORE: mean}  # mean of the last 100 episodes
+        last_scores = {} if mean is None else {SCORE: mean}
         record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,
@@ -88,11 +91,13 @@ class EpochLogs:
         record["perf/train"] = train
         record["perf/epoch"] = wall
         record |= rollout.games or {}
-        collected = bool(phases.get("eval_env"))  # False in the last epoch with overlap
+        # In the last epoch with overlap, no next rollout is collected, so its phases are omitted.
+        collected = bool(phases.get("eval_env"))
         for name, seconds in phases.items():
             if collected or not name.startswith("eval_"):
                 record[f"perf/{name}"] = seconds
-        if (now := time.perf_counter()) - self._measured > 0.1:
+        now = time.perf_counter()
+        if now - self._measured > MEMORY_INTERVAL:
             self._resident = self._process.memory_info().rss
             self._measured = now
         record["util/cpu_mem_gb"] = self._resident / 2**30
@@ -109,10 +114,14 @@ def merge_means(total: Logs, new: Logs) -> Logs:
     """Merge the mean metrics of two periods, weighted by their numbers of episodes (env/n)."""
     if not new or not total:
         return new or total
-    a = total["env/n"]
-    b = new["env/n"]
-    merged = {name: (total.get(name, 0) * a + new.get(name, 0) * b) / (a + b) for name in new}
-    return {**merged, "env/n": a + b}
+    old_count = total["env/n"]
+    new_count = new["env/n"]
+    count = old_count + new_count
+    merged = {
+        name: (total.get(name, 0) * old_count + new.get(name, 0) * new_count) / count
+        for name in new
+    }
+    return {**merged, "env/n": count}
 
 
 class EpochProgress(NamedTuple):

@@ -58,11 +58,11 @@ class Puffer4(NamedTuple):
             step: Environment steps trained so far.
             weights: The learner's weights.
         """
-        if _due(step, table.stepped, self.snapshot_interval):
+        if _due(step, table.last_change_step, self.snapshot_interval):
             self._snapshot(table, step, weights)
         for b, opponent in enumerate(table.opponents):
             environments = tags == b + 1
-            if opponent.pending is not None:
+            if opponent.pending is not None:  # A replacement waits until the games have ended.
                 opponent.waited += 1
                 if table.aligned[environments].all():
                     opponent.epochs_to_align = opponent.waited
@@ -77,12 +77,14 @@ class Puffer4(NamedTuple):
                 table.aligned[environments] = False
 
     def _beaten(self, opponent: Opponent) -> bool:
+        """Return True if the learner has won often enough against an opponent, in enough games."""
         rate = opponent.winrate
         return rate is not None and opponent.games >= self.min_games and rate >= self.swap_winrate
 
     def _snapshot(self, table: LeagueTable, step: int, weights: Any) -> None:
+        """Add the learner's weights to the pool, and thin the pool if it is too large."""
         table.pool = thin_pool([*table.pool, PoolEntry(weights, step, table.elo)], self.max_size)
-        table.stepped = step
+        table.last_change_step = step
 
 
 class Puffer5(NamedTuple):
@@ -96,15 +98,15 @@ class Puffer5(NamedTuple):
         """Update the pool and the opponents after a rollout: see ``Puffer4.decide``."""
         if self.interval and step and step % self.interval == 0:
             table.pool = [*table.pool, PoolEntry(weights, step, table.elo)][-self.max_size :]
-        if _due(step, table.stepped, self.opp_timeout_steps):
+        if _due(step, table.last_change_step, self.opp_timeout_steps):
             for b, opponent in enumerate(table.opponents):
                 opponent.winrate_at_swap = opponent.winrate
                 table.replace(b, draw_uniform(table.pool, table.rng), step)
-            table.stepped = step
+            table.last_change_step = step
 
 
 def _due(step: int, last: int, interval: int) -> bool:
-    """Return True if ``interval`` steps have passed since ``last``. False if it is 0."""
+    """Return True if ``interval`` steps have passed since step ``last``. 0 means never."""
     return interval > 0 and step - last >= interval
 
 
@@ -143,13 +145,13 @@ class League:
 
     @property
     def replaced(self) -> frozenset[int]:
-        """Opponents (from 1) whose weights changed after the last rollout.
+        """Opponents, numbered from 1, whose weights changed after the last rollout.
 
         Their recurrent states are reset, because other weights computed them.
         """
         return self.table.replaced
 
-    def after(self, step: int, results: GameResults, weights: Any) -> Logs:
+    def finish_rollout(self, step: int, results: GameResults, weights: Any) -> Logs:
         """Count the games of a rollout, and choose the opponents of the next one.
 
         Args:

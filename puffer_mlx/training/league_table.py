@@ -22,7 +22,8 @@ from puffer_mlx.trees import leaves, named_arrays
 
 EXCLUDED_NEWEST = 5  # number of newest entries that are never drawn if the pool has more
 ODDS_SCALE = 400  # Elo difference for odds of 10 to 1
-COUNTER_NAMES = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
+# Attributes of an ``Opponent`` that checkpoints contain unchanged.
+SAVED_ATTRIBUTES = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
 
 
 @dataclass(eq=False)
@@ -94,14 +95,15 @@ class Opponent:
     Attributes:
         entry: Pool entry with the opponent's weights.
         started: Environment steps trained when the opponent got these weights.
-        score: The learner's summed score since then: 1 for a win, 0.5 for a draw.
-        games: Number of games since then.
-        pending: Entry that will replace the weights, once a game has ended in each environment, or
-            None.
-        waited: Rollouts since the replacement was decided.
+        score: The learner's summed score against these weights: 1 for a win, 0.5 for a draw.
+        games: Number of games against these weights.
+        pending: Entry that will replace the weights once a game has ended in each environment of
+            the opponent. None if no replacement is decided.
+        waited: Rollouts since the pending replacement was decided.
         winrate_at_swap: The learner's mean score against the previous weights when their
             replacement was decided; None before the first replacement.
-        epochs_to_align: Rollouts between that decision and the replacement; None before the first.
+        epochs_to_align: Rollouts between the decision and the replacement, for the latest one. None
+            before the first replacement.
     """
 
     entry: PoolEntry
@@ -130,10 +132,11 @@ class LeagueTable:
         rng: Random generator that draws replacements.
         aligned: (E,) bool, environments where a game has ended since the replacement of their
             opponent was decided.
-        stepped: Environment steps trained when weights last joined the pool (4.0's rules) or when
-            opponents were last drawn (5.0's rules).
+        last_change_step: Environment steps trained when weights last joined the pool (4.0's rules)
+            or when opponents were last drawn (5.0's rules). Named ``stepped`` in checkpoints.
         swaps: Number of replacements so far.
-        replaced: Opponents (from 1) whose weights changed after the last rollout.
+        replaced: Opponents, numbered from 1, whose weights changed after the last rollout. Named
+            ``fresh`` in checkpoints.
     """
 
     pool: list[PoolEntry]
@@ -141,7 +144,7 @@ class LeagueTable:
     elo: float
     rng: np.random.Generator
     aligned: np.ndarray
-    stepped: int = 0
+    last_change_step: int = 0
     swaps: int = 0
     replaced: frozenset[int] = frozenset()
 
@@ -184,7 +187,7 @@ def save_table(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]
         {
             "entry": indices[id(opponent.entry)],
             "pending": None if opponent.pending is None else indices[id(opponent.pending)],
-            **{name: getattr(opponent, name) for name in COUNTER_NAMES},
+            **{name: getattr(opponent, name) for name in SAVED_ATTRIBUTES},
         }
         for opponent in table.opponents
     ]
@@ -194,7 +197,7 @@ def save_table(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]
         "opponents": opponents,
         "elo": table.elo,
         "rng": table.rng.bit_generator.state,
-        "stepped": table.stepped,
+        "stepped": table.last_change_step,
         "swaps": table.swaps,
         "fresh": sorted(table.replaced),
     }
@@ -215,28 +218,26 @@ def restore_table(
         UserError: If the saved state belongs to another run, or is damaged.
     """
     try:
-        _refuse_another(arrays, values, current, rules)
+        _refuse_other_run(arrays, values, current, rules)
         _check_values(values)
         for name, array in arrays.items():
             if not mx.isfinite(array).all().item():
                 raise ValueError(f"{name} isn't finite")
         weight_names = [name for name, _ in named_arrays(current.pool[0].weights)]
-        entries = [
-            PoolEntry(
-                tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in weight_names]), **fields
-            )
-            for i, fields in enumerate(values["entries"])
-        ]
+        entries = []
+        for i, fields in enumerate(values["entries"]):
+            weights = tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in weight_names])
+            entries.append(PoolEntry(weights, **fields))
         mx.eval([leaves(entry.weights) for entry in entries])  # Read before files are deleted.
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
         return LeagueTable(
             pool=[entries[i] for i in values["pool"]],
-            opponents=[_opponent(entries, one) for one in values["opponents"]],
+            opponents=[_restore_opponent(entries, one) for one in values["opponents"]],
             elo=values["elo"],
             rng=rng,
             aligned=np.array(arrays["aligned"]).astype(bool),
-            stepped=values["stepped"],
+            last_change_step=values["stepped"],
             swaps=values["swaps"],
             replaced=frozenset(values["fresh"]),
         )
@@ -247,12 +248,12 @@ def restore_table(
 
 def _entries(table: LeagueTable) -> list[PoolEntry]:
     """Return all entries that a league uses: the pool, the opponents and their replacements."""
-    every = [*table.pool]
+    entries = [*table.pool]
     for opponent in table.opponents:
-        every.append(opponent.entry)
+        entries.append(opponent.entry)
         if opponent.pending is not None:
-            every.append(opponent.pending)
-    return list({id(entry): entry for entry in every}.values())
+            entries.append(opponent.pending)
+    return list({id(entry): entry for entry in entries}.values())  # each entry once
 
 
 def _check_values(values: dict[str, Any]) -> None:
@@ -264,41 +265,40 @@ def _check_values(values: dict[str, Any]) -> None:
     """
     last = len(values["entries"]) - 1
     opponents = values["opponents"]
-    used = [*values["pool"], *(one["entry"] for one in opponents)]
-    used += [one["pending"] for one in opponents if one["pending"] is not None]
+    indices = [*values["pool"], *(one["entry"] for one in opponents)]
+    indices += [one["pending"] for one in opponents if one["pending"] is not None]
     ratings = [values["elo"], *(entry["elo"] for entry in values["entries"])]
-    ratings += [one["winrate_at_swap"] or 0 for one in opponents]
+    ratings += [one["winrate_at_swap"] or 0 for one in opponents]  # None before the first swap
     counters = [values["stepped"], values["swaps"], *(e["step"] for e in values["entries"])]
     counters += [one[name] for one in opponents for name in ("started", "games", "waited")]
-    counters += [one["epochs_to_align"] or 0 for one in opponents]
+    counters += [one["epochs_to_align"] or 0 for one in opponents]  # None before the first swap
+    replaced_exist = all(b - 1 in range(len(opponents)) for b in values["fresh"])
     for is_valid, reason in (
-        (values["pool"], "it is empty"),
-        (all(is_count(i, last) for i in used), "it names entries that it doesn't have"),
+        (values["pool"], "the pool is empty"),
+        (all(is_count(i, last) for i in indices), "an entry that the pool refers to is missing"),
         (all(map(is_finite, ratings)), "a rating isn't a finite number"),
         (all(map(is_count, counters)), "a counter isn't a whole number from 0"),
         (all(is_finite(one["score"]) for one in opponents), "a score isn't a finite number"),
-        (
-            all(b - 1 in range(len(opponents)) for b in values["fresh"]),
-            "it lists replaced opponents that it doesn't have",
-        ),
+        (replaced_exist, "a replaced opponent doesn't exist"),
     ):
         if not is_valid:
             raise ValueError(reason)
 
 
-def _opponent(entries: list[PoolEntry], fields: dict[str, Any]) -> Opponent:
+def _restore_opponent(entries: list[PoolEntry], fields: dict[str, Any]) -> Opponent:
+    """Return an opponent from its JSON values. ``entries`` are all entries of the saved league."""
     pending = None if fields["pending"] is None else entries[fields["pending"]]
-    counted = {name: fields[name] for name in COUNTER_NAMES}
-    return Opponent(entries[fields["entry"]], pending=pending, **counted)
+    attributes = {name: fields[name] for name in SAVED_ATTRIBUTES}
+    return Opponent(entries[fields["entry"]], pending=pending, **attributes)
 
 
-def _refuse_another(
+def _refuse_other_run(
     arrays: dict[str, mx.array], values: dict[str, Any], current: LeagueTable, rules: str
 ) -> None:
-    """Raise UserError if a saved league doesn't fit the current run."""
+    """Raise UserError if a saved league doesn't fit the current run: see ``restore_table``."""
     weights = named_arrays(current.pool[0].weights)
     expected = {f"{i}.{n}": a for i in range(len(values["entries"])) for n, a in weights}
-    wrong = [
+    differences = [
         f"{name} is {arrays[name].shape if name in arrays else 'missing'}, expected {array.shape}"
         for name, array in expected.items()
         if name not in arrays
@@ -310,9 +310,9 @@ def _refuse_another(
         ("environments", arrays["aligned"].shape[0], len(current.aligned)),
     ):
         if saved_value != value:
-            wrong.insert(0, f"{what} {saved_value}, expected {value}")
-    if wrong:
+            differences.insert(0, f"{what} {saved_value}, expected {value}")
+    if differences:
         raise UserError(
-            f"the saved pool of opponents belongs to another run: {'; '.join(wrong[:3])}",
+            f"the saved pool of opponents belongs to another run: {'; '.join(differences[:3])}",
             "resume with the saved policy, [vec] and [selfplay]",
         )

@@ -371,14 +371,16 @@ class Update:
         return True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
-        """Measure the time of the first minibatch's forward pass, and compute its ratios.
+        """Measure the forward pass of the first minibatch, and compute its ratios, where needed.
 
-        A ratio is the probability of an action, computed again with the weights that acted, divided
-        by the recorded probability. It should be 1.
+        The time is measured in profiled epochs. The ratios are computed if the epoch checks them
+        and they aren't known to be 1; ``results.first_ratios`` then contains them. A ratio is the
+        probability of an action, computed again with the weights that acted, divided by the
+        recorded probability. It should be 1.
 
         Args:
             minibatch: the first minibatch of the epoch.
-            rows: ``Epoch.rows``.
+            rows: agents of the minibatch, (S,) int32, or None: ``Epoch.rows``.
         """
         if self.profiled:
             self._measure_forward(minibatch)
@@ -563,7 +565,7 @@ def epoch_in_graph(
     after = run_minibatches(algorithm, epoch, TrainState(*state_before), results)
     if counts_at_once(config):
         flags = [ok for ok, *_ in results.minibatches]
-        scaler = precision.count_all(after.scaler, flags, config.train.precision)
+        scaler = precision.count_minibatches(after.scaler, flags, config.train.precision)
         after = after._replace(scaler=scaler)
     packed = results.pack(after, results.first_ratios if checks_ratios else None)
     return tuple(after), packed, [list(arrays) for arrays in results.minibatches]

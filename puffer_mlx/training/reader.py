@@ -81,7 +81,15 @@ class TrainedAgents:
         return tree_map(lambda array: array[self._indices], states)
 
     def with_recorded_opponents(self, computed: mx.array, recorded: mx.array) -> mx.array:
-        """Replace opponents' computed log-probabilities (T, n) by the recorded ones (T, n)."""
+        """Return log-probabilities: the recorded ones for opponents, else the computed ones.
+
+        The learner's weights compute other log-probabilities than the opponents' weights, which
+        acted.
+
+        Args:
+            computed: log-probabilities computed with the learner's weights, (T, n).
+            recorded: log-probabilities recorded in the rollout, (T, n).
+        """
         if not self._trains_opponents:
             return computed
         return mx.where(self._opponents[self._indices], recorded, computed)

@@ -18,15 +18,15 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.trees import leaves, named_arrays
 
-IN_FLIGHT = 2  # minibatches that may be queued on the device
+MAX_IN_FLIGHT = 2  # minibatches that may be queued on the device
 POLICY_FIELDS = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
 
 
 class EpochResults:
     """Results of an epoch's minibatches, submitted one by one and read when the epoch ends.
 
-    The device computes a minibatch while Python builds the next one. At most ``IN_FLIGHT`` are
-    queued, because each of them stores activations.
+    The device computes a minibatch while Python builds the next one. At most ``MAX_IN_FLIGHT``
+    are queued, because each of them stores activations.
 
     Args:
         traced: True while an epoch is compiled. Results are then not submitted.
@@ -40,7 +40,8 @@ class EpochResults:
         has_ratios: True if ``packed`` contains the largest and the smallest first ratio.
 
     Attributes that ``read`` sets:
-        squares: sums of squares, all finite if all weights and the optimizer's state are finite.
+        squares: sums of squares of the weights and the optimizer's state. They are finite if and
+            only if all these arrays are, except for an overflow of a sum.
         scaler: state of loss scaling by name.
         ratios: the largest and the smallest first ratio; empty unless ``has_ratios``.
         counted: for each minibatch, 1 if it counted, else 0.
@@ -60,14 +61,14 @@ class EpochResults:
         self._traced = traced
 
     def add(
-        self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *arrays: mx.array
+        self, state: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *arrays: mx.array
     ) -> None:
         """Add a minibatch's results, and start computing them on the device.
 
-        If more than ``IN_FLIGHT`` minibatches are queued, this waits for the oldest of them.
+        If more than ``MAX_IN_FLIGHT`` minibatches are queued, this waits for the oldest of them.
 
         Args:
-            now: weights, optimizer state and loss scaling after the minibatch.
+            state: weights, optimizer state and loss scaling after the minibatch.
             adv: advantages.
             metrics: metrics of the loss.
             ok: scalar flag, true if the minibatch counted.
@@ -76,22 +77,24 @@ class EpochResults:
         self.minibatches.append((ok, metrics, adv))
         if self._traced:
             return
-        mx.async_eval(*now, *arrays, metrics, ok)
-        if len(self.minibatches) > IN_FLIGHT:
-            earlier_ok, earlier_metrics, _ = self.minibatches[-1 - IN_FLIGHT]
+        mx.async_eval(*state, *arrays, metrics, ok)
+        if len(self.minibatches) > MAX_IN_FLIGHT:
+            earlier_ok, earlier_metrics, _ = self.minibatches[-1 - MAX_IN_FLIGHT]
             mx.eval(earlier_ok, earlier_metrics)
 
-    def pack(self, now: TrainState, ratios: mx.array | None) -> mx.array:
+    def pack(self, state: TrainState, ratios: mx.array | None) -> mx.array:
         """Pack all of an epoch's results that the host reads into one array.
 
         Reading an array from a GPU takes 50 us.
 
         Args:
-            now: weights, optimizer state and loss scaling after the epoch.
+            state: weights, optimizer state and loss scaling after the epoch.
             ratios: ratios of the first minibatch to compare with 1, or None.
         """
-        # Finite gradients can still move weights beyond the range of float32.
-        arrays = [sums_of_squares(leaves([now.weights, now.optimizer])), *now.scaler.values()]
+        # The sums show if weights or state are finite: finite gradients can still move weights
+        # beyond the range of float32.
+        squares = sums_of_squares(leaves([state.weights, state.optimizer]))
+        arrays = [squares, *state.scaler.values()]
         if ratios is not None:
             arrays += [mx.max(ratios), mx.min(ratios)]
         for ok, metrics, _ in self.minibatches:
@@ -110,11 +113,13 @@ class EpochResults:
         assert self.packed is not None
         packed: list[float] = self.packed.tolist()  # type: ignore
         sizes = [ok.size + metrics.size for ok, metrics, _ in self.minibatches]
-        after_squares = len(scaler_names) + 2 * self.has_ratios + sum(sizes)
+        ratio_count = 2 if self.has_ratios else 0
+        # The order of ``pack``. The first values are the squares, whose number isn't stored.
+        square_count = len(packed) - len(scaler_names) - ratio_count - sum(sizes)
         values = iter(packed)
-        self.squares = list(islice(values, len(packed) - after_squares))
+        self.squares = list(islice(values, square_count))
         self.scaler = dict(zip(scaler_names, islice(values, len(scaler_names)), strict=True))
-        self.ratios = list(islice(values, 2 * self.has_ratios))
+        self.ratios = list(islice(values, ratio_count))
         self.counted = []
         self.metrics = []
         for ok, metrics, _ in self.minibatches:
@@ -140,23 +145,24 @@ class FiniteCheck:
         self._metrics = metrics
         self._any_counted = False
 
-    def check(self, rollout: Rollout, now: TrainState, results: EpochResults) -> dict[str, float]:
+    def check(self, rollout: Rollout, state: TrainState, results: EpochResults) -> dict[str, float]:
         """Wait for an epoch's results and check that they are finite.
 
         Args:
             rollout: the rollout that was trained on.
-            now: weights and optimizer state after the epoch.
+            state: weights, optimizer state and loss scaling after the epoch.
             results: packed results of the epoch.
 
         Returns:
             The metrics, means over the minibatches that counted.
 
         Raises:
-            UserError: too many minibatches in a row were not finite, or weights became infinite.
+            UserError: too many minibatches in a row were not finite, or the weights or the
+                optimizer's state became infinite or NaN.
         """
-        mx.eval(*now, results.packed)
-        results.read([*now.scaler])
-        if not all(map(math.isfinite, results.squares)) and (name := first_not_finite(now)):
+        mx.eval(*state, results.packed)
+        results.read([*state.scaler])
+        if not all(map(math.isfinite, results.squares)) and (name := first_not_finite(state)):
             raise UserError(
                 f"training made {name} infinite, with a train.learning_rate of"
                 f" {self.config.train.learning_rate:g}",
@@ -174,9 +180,10 @@ class FiniteCheck:
         elif not self._any_counted:
             words = "nothing was learned: not one minibatch was finite"
             self.error = not_finite_error(words, rollout, results, self.config)
+        columns = zip(*counted, strict=True)  # the values of each metric; empty if none counted
         losses = {
             name: sum(column) / len(counted)
-            for name, column in zip(self._metrics, zip(*counted, strict=True), strict=False)
+            for name, column in zip(self._metrics, columns, strict=False)
         }
         losses["skipped_steps"] = scaler["skipped"]
         if self.config.train.target_kl:  # The epoch may have ended early.
@@ -190,10 +197,14 @@ class FiniteCheck:
         return losses
 
 
-def first_not_finite(now: TrainState) -> str | None:
-    """Return the name of the first weight or optimizer array that isn't finite, else None."""
-    trees = {"": now.weights, **{f"the {name} of ": tree for name, tree in now.optimizer.items()}}
-    for prefix, tree in trees.items():
+def first_not_finite(state: TrainState) -> str | None:
+    """Return the name of the first weight or optimizer array that isn't finite, else None.
+
+    Names are for messages, such as "encoder.weight" or "the momentum of encoder.weight".
+    """
+    trees = [("", state.weights)]
+    trees += [(f"the {name} of ", tree) for name, tree in state.optimizer.items()]
+    for prefix, tree in trees:
         for name, array in named_arrays(tree):
             if not mx.isfinite(array).all().item():
                 return f"{prefix}{name}"
@@ -206,7 +217,7 @@ def not_finite_error(
     """Return an error about minibatches that weren't finite, naming the phase where this began.
 
     Args:
-        words: beginning of the message, about the minibatches.
+        words: what happened, the first part of the message.
         rollout: the rollout that was trained on.
         results: results of the epoch, with at least one minibatch that didn't count.
         config: a valid configuration.
@@ -224,12 +235,12 @@ def not_finite_error(
     loss = config.train.loss
     hint = f"check the loss {loss}" if ":" in loss else "lower train.learning_rate"
     weights_hint = "the last good weights are kept"
-    if bad and not {*bad} - POLICY_FIELDS:
+    if bad and POLICY_FIELDS.issuperset(bad):
         phase = "the policy's step"
         weights_hint = "begin with weights from before they grew too large"
     elif bad:
         phase = "the rollout"
-        hint = f"its {', '.join(bad)} aren't: check the environment"
+        hint = f"its {', '.join(bad)} aren't finite: check the environment"
     elif not finite_advantages:
         phase = "the advantages"
         hint = "lower train.gamma or train.gae_lambda"

@@ -56,10 +56,14 @@ class RolloutQueue:
         self._timer = timer
         self._self_play = self_play
 
-    def newest(self, weights: Any) -> Rollout | None:
+    def collected(self, weights: Any) -> Rollout | None:
         """Return the rollout to train on, or None when it isn't collected yet.
 
-        If it was launched ahead with other weights than ``weights``, it is undone first.
+        A rollout that was launched ahead is undone first if other weights acted in it than the
+        current ones: the caller has replaced the weights since.
+
+        Args:
+            weights: the learner's current weights.
         """
         rollout = self.rollout
         if rollout is not None and rollout.weights is not weights:
@@ -67,19 +71,19 @@ class RolloutQueue:
         return self.rollout
 
     def current(self, weights: Any, wait_for_gpu: bool = True) -> Rollout:
-        """Return the rollout to train on; collect it first if necessary.
+        """Return the rollout to train on. Collect it first, unless ``collected`` returns one.
 
         If a serial rollout fails, it is dropped and the key is reset. The next call then gives the
         same result as in a run that is resumed from the trainer's state.
 
         Args:
-            weights: the newest weights, which act in a new rollout.
+            weights: the learner's current weights. A new rollout acts with them.
             wait_for_gpu: True to wait until a rollout on the GPU is computed.
 
         Raises:
             UserError: macOS ended the GPU's rollout.
         """
-        rollout = self.newest(weights)
+        rollout = self.collected(weights)
         if rollout is not None:
             return rollout
         collector = self.collector
@@ -91,14 +95,15 @@ class RolloutQueue:
             if not collector.overlap:
                 collector.discard()
                 self.key = key
-            if not isinstance(error, RuntimeError) or WATCHDOG_ERROR not in str(error):
+            ended_by_macos = isinstance(error, RuntimeError) and WATCHDOG_ERROR in str(error)
+            if not ended_by_macos:
                 raise
             hint = f"{WATCHDOG_HINT}; or --train.rollout-device cpu"
             raise UserError(f"macOS ended the GPU's rollout: {error}", hint) from None
         if collector.overlap:
             self._timer.lap("train_wait")
         else:
-            self._timer.start()  # The other timer has measured collecting in this thread.
+            self._timer.start()  # The collector's timer has measured the time until now.
         self.rollout = rollout
         return rollout
 
@@ -145,11 +150,11 @@ class RolloutQueue:
         rollout.launched_ahead = True
         self.key = key
         self.next_rollout = rollout
-        self._timer.start()  # The other timer has measured launching in this thread.
+        self._timer.start()  # The collector's timer has measured the time until now.
         return rollout
 
     def update_key(self, rollout: Rollout) -> mx.array:
-        """Return the random key of the update on a rollout, the same key if it is repeated."""
+        """Return the random key of the update on a rollout. A repeated update gets the same key."""
         if rollout.update_key is None:
             with building:
                 key, update_key = mx.random.split(self.key)

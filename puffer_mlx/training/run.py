@@ -34,7 +34,7 @@ from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
 
-EVALUATED_SCORE = "evaluated"  # name of the weights' score in a checkpoint's state
+EVALUATED_SCORE = "evaluated"  # name of the evaluation score in a checkpoint's state
 
 
 class Run(contextlib.ExitStack):
@@ -44,11 +44,14 @@ class Run(contextlib.ExitStack):
         trainer: Trainer of the run.
         resumed: Checkpoint from which the run is resumed, or None for a new run.
         state: Training state from that checkpoint.
-        exact: True if the resumed run also continues the environments' episodes.
+        continues_episodes: True if a resumed run continues the episodes of the saved environments,
+            False if they start new episodes.
         home: Working directory at the start, the base of relative paths.
         files: Open files and trackers, closed before the environments.
-        folder: Checkpoint folder. ``write`` sets this attribute and the following ones.
-        keeper: Checkpoint manager.
+
+    Attributes that ``write`` sets:
+        folder: Folder of the run's checkpoints.
+        checkpoints: Manager of these checkpoints.
         log: Log file of the epochs.
         trackers: Trackers that receive the log records, also set by ``track``.
     """
@@ -56,11 +59,11 @@ class Run(contextlib.ExitStack):
     trainer: Trainer
     resumed: checkpoint.Checkpoint | None
     state: checkpoint.SavedState | None
-    exact: bool = False
+    continues_episodes: bool = False
     home: Path
     files: contextlib.ExitStack
     folder: Path
-    keeper: checkpoint.CheckpointManager
+    checkpoints: checkpoint.CheckpointManager
     log: JsonLines
     trackers: Trackers
 
@@ -77,7 +80,7 @@ class Run(contextlib.ExitStack):
         ranks: SingleProcess = SINGLE_PROCESS,
         check_environments: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
-        """Create a run that is ready for its first epoch, or for its next epoch if resumed.
+        """Create a new or resumed run that is ready for its next epoch.
 
         Args:
             config: A valid configuration.
@@ -93,6 +96,7 @@ class Run(contextlib.ExitStack):
         Raises:
             UserError: If the configuration, the environments, the policy or a file can't be used.
         """
+        # ``stack`` closes the run if an exception is raised before the run is complete.
         with contextlib.ExitStack() as stack:
             run = stack.enter_context(cls())
             run.home = Path.cwd()  # Environments may change the working directory.
@@ -113,11 +117,12 @@ class Run(contextlib.ExitStack):
                 config = checkpoint.encoder_as_trained(config, resumed.spec, environments.spec)
             if not isinstance(policy, Policy | None):
                 policy = actor_critic(policy, environments.spec, config)
-            first = None if path else weights
-            run.trainer = trainer = Trainer(config, environments, policy, first, run.state, ranks)
+            initial = None if path else weights
+            trainer = Trainer(config, environments, policy, initial, run.state, ranks)
+            run.trainer = trainer
             trainer.schedules = dict(schedules or {})
             if resumed and run.state:
-                run.exact = trainer.restore(resumed.weights, run.state)
+                run.continues_episodes = trainer.restore(resumed.weights, run.state)
             elif path:
                 trainer.weights = load_weights(path, trainer.weights)
             run.files = run.enter_context(contextlib.ExitStack())
@@ -139,16 +144,15 @@ class Run(contextlib.ExitStack):
         enter = self.files.enter_context
         self.folder = resumed.folder.parent if resumed else enter(new_run(config, self.home))
         checkpoint_folder = resumed.folder if resumed else None
-        self.keeper = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
-        record = self._record(self.folder.name)
-        logged = (
-            last_recorded_step(record.path) if resumed else None
-        )  # Read before the log is truncated.
+        self.checkpoints = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
+        run_log = self._run_log(self.folder.name)
+        # Read the step before ``JsonLines`` truncates the log.
+        logged = last_recorded_step(run_log.path) if resumed else None
         # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.values.get("log_position", 0) if self.state else None
-        self.log = JsonLines(record.path, position)
+        self.log = JsonLines(run_log.path, position)
         step = self.trainer.global_step if resumed else None
-        self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
+        self.trackers = enter(Trackers(run_log, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))
 
     def save(self, score: float | None, resumable: bool = True) -> Path:
@@ -170,14 +174,17 @@ class Run(contextlib.ExitStack):
             if score is not None:
                 state.values[EVALUATED_SCORE] = score
         statistics = current_statistics(trainer.vec)
-        return self.keeper.save(step, trainer.vec.spec, trainer.policy, weights, state, statistics)
+        return self.checkpoints.save(
+            step, trainer.vec.spec, trainer.policy, weights, state, statistics
+        )
 
     def track(self) -> None:
         """Open trackers for a run that writes no files. The run's name is the current time."""
-        record = self._record(str(time.time_ns() // 1_000_000))
-        self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
+        run_log = self._run_log(str(time.time_ns() // 1_000_000))
+        self.trackers = self.files.enter_context(Trackers(run_log, tracker_names(run_log.config)))
 
-    def _record(self, name: str) -> RunLog:
+    def _run_log(self, name: str) -> RunLog:
+        """Return the description of the run that its trackers read. ``name`` is the run's name."""
         config = self.trainer.config
         path = self.home / log_path(config, name)
         return RunLog(config, name, path, self.trainer.placement.overlap)
@@ -186,7 +193,8 @@ class Run(contextlib.ExitStack):
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Create this process's environments, after checking that training fits in memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
-    refuse_large_training(ranks.local_config(config), None, state_size, training_memory())
+    local = ranks.local_config(config)
+    refuse_large_training(local, state_copies=state_size, gpu_memory=training_memory())
     return shards.make_local_environments(config, ranks, placement.rollout_cores(config))
 
 

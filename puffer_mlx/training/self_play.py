@@ -1,8 +1,8 @@
 """Run self-play: opponents act for some agents, and a league chooses the opponents.
 
-The trainer calls ``SelfPlay.after`` once per rollout, before it starts the next one, so runs with
-and without overlap make the same decisions. If a resumed run must collect a rollout again, the
-checkpoint contains the state before the rollout's games were counted.
+The trainer calls ``SelfPlay.finish_rollout`` once per rollout, before it starts the next one, so
+runs with and without overlap make the same decisions. If a resumed run must collect a rollout
+again, the checkpoint contains the state before the rollout's games were counted.
 """
 
 from typing import Any
@@ -84,7 +84,7 @@ class SelfPlay:
         self.league = League(config, assignment, weights)
         self._games = GameCounter(assignment)
 
-    def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
+    def finish_rollout(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
         """Count the games of a rollout, and choose the opponents of the next one.
 
         Args:
@@ -98,7 +98,8 @@ class SelfPlay:
         fields = rollout.buffer.fields
         rewards = np.asarray(fields["rewards"])[1:]
         terminals = np.asarray(fields["terminals"])[1:]
-        return self.league.after(step, self._games.count(rewards, terminals), weights)
+        results = self._games.count(rewards, terminals)
+        return self.league.finish_rollout(step, results, weights)
 
     def state(self) -> State:
         """Return the state of self-play for a checkpoint: arrays and JSON values, by name."""

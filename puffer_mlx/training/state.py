@@ -26,10 +26,11 @@ def save_state(trainer: Any) -> SavedState:
     """
     queue = trainer.queue
     collector = trainer.collector
-    rollout = queue.newest(trainer.weights)
-    start = rollout or collector.in_progress
-    if not (trainer.placement.overlap or (rollout and rollout.launched_ahead)):
-        start = None
+    rollout = queue.collected(trainer.weights)
+    # The rollout whose starting point is saved; None to save the state after the latest rollout.
+    start = None
+    if trainer.placement.overlap or (rollout and rollout.launched_ahead):
+        start = rollout or collector.in_progress
     environments = collector.state_of(start) if start else collector.state()
     rank_arrays: dict[str, Any] = {  # arrays that differ between ranks
         "recurrent": start.states if start else collector.states,
@@ -58,15 +59,16 @@ def save_state(trainer: Any) -> SavedState:
         "optimizer": trainer.config.train.optimizer,
         **trainer.ranks.checkpoint_values(),
     }
-    if implementation.refused:
+    if implementation.refused:  # names of implementations that failed on this machine's GPU
         values["refused"] = sorted(implementation.refused)
     if trainer.schedules:
         values["schedules"] = sorted(trainer.schedules)
     if trainer.rate is not None:
         values["learning_rate"] = trainer.rate
     if trainer.self_play is not None:
-        earlier_state = rollout.self_play if rollout and start else None
-        arrays[SELF_PLAY], values[SELF_PLAY] = earlier_state or trainer.self_play.state()
+        # The games of a rollout that the resumed run collects again must not be counted twice.
+        before_games = rollout.self_play if rollout and start else None
+        arrays[SELF_PLAY], values[SELF_PLAY] = before_games or trainer.self_play.state()
     return SavedState(dict(named_arrays(arrays)), values)
 
 
@@ -91,19 +93,19 @@ def restore_state(trainer: Any, weights: Any, state: SavedState) -> bool:
     scores = state.arrays.get("scores")
     queue = trainer.queue
     collector = trainer.collector
-    continues = environments is not None and collector.vec.state() is not None
+    continues_episodes = environments is not None and collector.vec.state() is not None
     current = trainer.train_state
     expected = {
         **optimizers.to_checkpoint(current.optimizer),
         "key": queue.key,
         "scaler": current.scaler,
     }
-    if continues:
+    if continues_episodes:
         expected |= {"recurrent": collector.states, "carry": collector.buffer.env_outputs()}
     if trainer.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
         expected["acting"] = current.weights
     trees = state.matching_trees(expected)
-    if continues:
+    if continues_episodes:
         collector.vec.restore(np.asarray(environments))
         trainer.ranks.begin_statistics(trainer.vec)
     optimizer = optimizers.from_checkpoint(trees, current.optimizer)
@@ -111,7 +113,7 @@ def restore_state(trainer: Any, weights: Any, state: SavedState) -> bool:
     queue.clear()
     queue.key = trees["key"]
     queue.acting_weights = trees.get("acting")
-    if continues:
+    if continues_episodes:
         collector.restore(trees.get("recurrent", collector.states), trees["carry"])
     trainer.epoch = state.values["epoch"]
     trainer.global_step = state.values["global_step"]
@@ -120,12 +122,12 @@ def restore_state(trainer: Any, weights: Any, state: SavedState) -> bool:
     if trainer.self_play is not None:
         opponents = subtree(state.arrays, SELF_PLAY)
         trainer.self_play.restore(opponents, state.values.get(SELF_PLAY))
-        if not continues:
+        if not continues_episodes:
             trainer.self_play.discard_games()
     scores = None if scores is None else np.asarray(scores)
     trainer.epoch_logs.restore(state.values["uptime"], scores)
     mx.eval(weights, trees)
-    return continues
+    return continues_episodes
 
 
 def _refuse_lost_schedule(trainer: Any, values: Mapping[str, Any]) -> None:
@@ -133,6 +135,7 @@ def _refuse_lost_schedule(trainer: Any, values: Mapping[str, Any]) -> None:
 
     The user may replace the schedule by another function or by a number.
     """
+    # Older checkpoints have ``schedule`` if the learning rate had a custom schedule.
     names = values.get("schedules", ["learning_rate"] if "schedule" in values else [])
     for name in names:
         if name not in trainer.schedules and not is_explicit(trainer.config, f"train.{name}"):

@@ -29,7 +29,7 @@ from puffer_mlx.ops import cpu_extension
 
 _LEARNER_DEPTH = 2  # queued operations of a learner's stream: one runs, the next is ready
 
-_of_thread = threading.local()  # Streams of each thread. MLX never frees a stream.
+_local = threading.local()  # has the attribute `streams`: acting streams of the current thread
 
 
 def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream]:
@@ -51,11 +51,11 @@ def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream
     if device != mx.cpu:
         return [mx.default_stream(device)]
     count = min(cores, groups)
-    if not hasattr(_of_thread, "streams"):
-        _of_thread.streams = []
-    while len(_of_thread.streams) < count:
-        _of_thread.streams.append(mx.new_stream(mx.cpu))
-    streams = _of_thread.streams[:count]
+    if not hasattr(_local, "streams"):
+        _local.streams = []
+    while len(_local.streams) < count:
+        _local.streams.append(mx.new_stream(mx.cpu))
+    streams = _local.streams[:count]
     for stream in streams:
         set_width(stream, cores // count)
     return streams
@@ -81,8 +81,8 @@ def configure_learner_stream(threads: int) -> None:
     """Configure the calling thread's default CPU stream for learning.
 
     The stream then queues few operations of the extension at a time. This costs no time, saves a
-    fifth of the memory, and lets other threads evaluate. Graphs on this stream must not use a GPU,
-    whose work would start only after the CPU operations.
+    fifth of the memory, and lets other threads evaluate. Graphs on this stream must not use a GPU:
+    the GPU would start only after the CPU operations.
 
     Args:
         threads: Number of threads; 0 means as many as the process may use.
@@ -118,6 +118,7 @@ class Worker:
         self._thread.join()
 
     def _work(self) -> None:
+        """Run the submitted jobs until ``close``. This is the thread's main function."""
         while (item := self._jobs.get()) is not None:
             future, job = item
             try:
@@ -131,6 +132,6 @@ class Worker:
 @functools.cache
 def rollout_worker() -> Worker:
     """Return the process's thread for collecting rollouts. The first call creates it."""
-    collector = Worker("collector")
-    atexit.register(collector.close)
-    return collector
+    worker = Worker("collector")
+    atexit.register(worker.close)
+    return worker

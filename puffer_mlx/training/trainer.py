@@ -86,8 +86,8 @@ class Trainer:
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
         profiler: measures the seconds of each phase, and records a timeline if requested.
-        schedules: custom schedules by key of [train] (``ppo.schedules.SCHEDULED``). A schedule maps
-            the fraction of completed epochs, in [0, 1), to the coefficient. Other coefficients
+        schedules: custom schedules by key of [train] (``ppo.schedules.SCHEDULED_KEYS``). A schedule
+            maps the fraction of completed epochs, in [0, 1), to the coefficient. Other coefficients
             follow the configuration.
 
     Change the following components only between two steps:
@@ -365,7 +365,7 @@ class Trainer:
         # With overlap, resuming repeats this rollout, so a checkpoint needs the earlier state.
         if self.placement.overlap:
             rollout.self_play = self_play.state()
-        rollout.games = self_play.after(rollout, self.global_step, self.weights)
+        rollout.games = self_play.finish_rollout(rollout, self.global_step, self.weights)
 
     def _launches_ahead(self) -> bool:
         """Return True if the next rollout is launched before this update's results are read."""

@@ -198,7 +198,7 @@ def wrong_cast(patch):
         low = precision.DTYPES[name]
         return weights if name == "fp32" else tree_map(lambda w: (1.2 * w).astype(low), weights)
 
-    patch.setattr(precision, "lower", cast)
+    patch.setattr(precision, "cast_weights", cast)
 
 
 def forgetful_restore(patch):

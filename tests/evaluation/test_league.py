@@ -167,7 +167,7 @@ def test_puffer4_follows_the_rules_written_again(case):
     made, changes = league(rules="puffer4", **keys), 0
     for call, (result, expected) in enumerate(zip(results, rules_4(keys, results), strict=True)):
         before = steps_of(made)[0]
-        logs = made.after(call * EACH, result, weights(call))
+        logs = made.finish_rollout(call * EACH, result, weights(call))
         found = *steps_of(made), made.table.elo, [entry.elo for entry in made.table.pool]
         assert found == expected, call
         assert (logs["env/elo"], logs["pool/size"]) == (expected[2], len(expected[1]))
@@ -184,7 +184,7 @@ def test_puffer5_follows_the_rules_written_again(case):
     made = league(rules="puffer5", **keys)
     for call, (result, expected) in enumerate(zip(results, rules_5(keys, results), strict=True)):
         before = steps_of(made)[0]
-        made.after(call * EACH, result, weights(call))
+        made.finish_rollout(call * EACH, result, weights(call))
         assert steps_of(made) == expected, call
         assert made.replaced >= {b + 1 for b in range(B) if expected[0][b] != before[b]}
 
@@ -208,16 +208,18 @@ def test_a_beaten_opponent_is_replaced_after_each_of_its_environments_has_ended_
     """Opponent 3 has environments 6 and 11."""
     made = league(rules="puffer4", **QUICK)
     both, one, other = (np.isin(np.arange(E), which) for which in ([6, 11], [6], [11]))
-    made.after(EACH, result([0, 0, 3.5], [0, 0, 4], both), weights(1))  # beaten; now it counts
+    made.finish_rollout(
+        EACH, result([0, 0, 3.5], [0, 0, 4], both), weights(1)
+    )  # beaten; now it counts
     third = made.table.opponents[2]
     assert third.pending is not None and made.replaced == frozenset()
     third.pending = made.table.pool[1]
-    made.after(2 * EACH, result([0, 0, 1], [0, 0, 1], one), weights(2))
-    made.after(3 * EACH, result([0, 0, 0], [0, 0, 1], one), weights(3))
+    made.finish_rollout(2 * EACH, result([0, 0, 1], [0, 0, 1], one), weights(2))
+    made.finish_rollout(3 * EACH, result([0, 0, 0], [0, 0, 1], one), weights(3))
     assert steps_of(made)[0] == [0, 0, 0]
-    made.after(4 * EACH, result([0, 0, 0], [0, 0, 1], other), weights(4))
+    made.finish_rollout(4 * EACH, result([0, 0, 0], [0, 0, 1], other), weights(4))
     assert steps_of(made)[0] == [0, 0, 1] and made.replaced == {3}
-    logs = made.after(5 * EACH, result([0, 0, 0], [0, 0, 0]), weights(5))
+    logs = made.finish_rollout(5 * EACH, result([0, 0, 0], [0, 0, 0]), weights(5))
     assert made.replaced == frozenset()
     assert (logs["pool/epochs_to_align_bank_2"], logs["pool/winrate_at_swap_bank_2"]) == (3, 0.875)
     assert logs["pool/swaps"] == 1 and "pool/winrate_bank_2" not in logs
@@ -225,8 +227,8 @@ def test_a_beaten_opponent_is_replaced_after_each_of_its_environments_has_ended_
 
 def test_logs_have_the_win_rates_and_ratings_of_each_opponent():
     made = league(rules="puffer4", **KEYS)
-    made.after(0, result([1, 0, 2], [2, 0, 2]), weights(0))
-    logs = made.after(EACH, result([2, 0, 0], [2, 0, 0]), weights(1))
+    made.finish_rollout(0, result([1, 0, 2], [2, 0, 2]), weights(0))
+    logs = made.finish_rollout(EACH, result([2, 0, 0], [2, 0, 0]), weights(1))
     for name in "pool/winrate", "env/historical_winrate":
         assert (logs[f"{name}_bank_0"], logs[f"{name}_bank_2"], logs[name]) == (0.75, 1, 0.875)
         assert f"{name}_bank_1" not in logs
@@ -241,9 +243,9 @@ def test_a_restored_league_decides_as_the_one_that_was_saved(rules):
     keys = {**QUICK, "opp_timeout_steps": 11 * EACH}
     made, others = league(rules=rules, **keys), []
     for call, each in enumerate(recorded(300, seed=5, skill=0.75)):
-        logs = made.after(call * EACH, each, weights(call))
+        logs = made.finish_rollout(call * EACH, each, weights(call))
         for other in others:
-            assert other.after(call * EACH, each, weights(call)) == logs
+            assert other.finish_rollout(call * EACH, each, weights(call)) == logs
             assert made.replaced == other.replaced and steps_of(made) == steps_of(other)
         shares = [made.table.aligned[np.array(TAGS) == b + 1].mean() for b in range(B)]
         waits = [one.pending is not None for one in made.table.opponents]

@@ -170,7 +170,7 @@ def plans(kernel: text.KernelSource, language: str, low: bool) -> list[dict[str,
         wide = []
         for n, (T, D, H, L, A) in enumerate(((16, 40, 128, 2, 3), (64, 126, 192, 1, 40))):
             given = T, 64, D, H, L, A, n + 1, n > 0, True, block, room
-            plan = minibatch.choose_wide(minibatch.MinibatchSizes(*given))
+            plan = minibatch.choose_wide_plan(minibatch.MinibatchSizes(*given))
             assert plan is not None
             seen = {"Observed": mx.float32 if n else mx.uint8, "MASKED": n, "BLOCKS": plan.blocks}
             wide.append({**plan.sizes, **seen, "POOL": plan.sizes["POOL"] * (1 if low else 2)})

@@ -270,7 +270,7 @@ def test_gradients_of_wide_layers_are_close_to_plain_mlx(name):
         "cuda",
         choose_plan=lambda *_: None,
         TILES_AT_ONCE=16,  # two parts of 256 samples
-        choose_wide=minibatch.choose_wide.__wrapped__,
+        choose_wide_plan=minibatch.choose_wide_plan.__wrapped__,
     )
     assert "mingru_minibatch_wide" in launches
     for one, other in zip(found, expected(WIDE[name]), strict=True):

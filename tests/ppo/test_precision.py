@@ -106,7 +106,7 @@ def test_counting_minibatches_together_equals_counting_each(kind, device):
     oks = np.random.default_rng(0).random(30) < 0.6
     state = {**precision.first_scaler(kind), "good": mx.array(190)}
     with device() as gpu:
-        found = precision.count_all(state, [mx.array(float(ok)) for ok in oks], kind)
+        found = precision.count_minibatches(state, [mx.array(float(ok)) for ok in oks], kind)
     assert gpu is None or ("count_minibatches" in gpu.names) == (kind != "fp16")
     for ok in oks:
         state = precision.next_scaler(state, mx.array(bool(ok)), kind)
@@ -115,7 +115,7 @@ def test_counting_minibatches_together_equals_counting_each(kind, device):
 
 @pytest.mark.parametrize("kind", precision.DTYPES)
 def test_lower_casts_weights(kind):
-    low = precision.lower({"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}, kind)
+    low = precision.cast_weights({"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}, kind)
     assert {array.dtype for _, array in named(low)} == {precision.DTYPES[kind]}
 
 
@@ -241,7 +241,7 @@ def test_ten_skipped_minibatches_end_the_run_and_name_the_cause(part, kind, over
     where = words.get(part, f"the {part} pass")
     assert message == f"10 minibatches in a row were not finite, first in {where}"
     expected = {
-        "rollout": "its observations, values aren't: check the environment",
+        "rollout": "its observations, values aren't finite: check the environment",
         "advantages": "lower train.gamma or train.gae_lambda",
     }.get(part, "lower train.learning_rate")
     if kind != "fp32" and part.endswith("ward"):

@@ -82,7 +82,7 @@ def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
 def at_once(policy, weights, fields, adv, order, train=TRAIN):
     state, scaler = optimizers.find_optimizer("adam").init(weights), precision.first_scaler("fp32")
     given = weights, state, scaler, fields, adv, order, LR, ENT
-    return small_networks.Epochs(policy, train)(*given)
+    return small_networks.EpochOperation(policy, train)(*given)
 
 
 def differences(found, expected):

@@ -61,7 +61,7 @@ def resume(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return what a resumed run begins with, and its weights after the remaining epochs."""
     saved = checkpoint.load(folder)
     with Run.open(saved.config, resumed=saved) as run:
-        assert run.exact, "the environments started new episodes"
+        assert run.continues_episodes, "the environments started new episodes"
         began = as_arrays(run.trainer.state().arrays, "state")
         began |= as_arrays(run.trainer.weights, "weights")
         for _ in run.trainer:

@@ -34,7 +34,7 @@ def reset_streams():
     """Reset the main thread's streams, which last as long as the process."""
     yield
     module = cpu_extension.load_extension()
-    for stream in getattr(streams._of_thread, "streams", []):
+    for stream in getattr(streams._local, "streams", []):
         set_width(stream, 0)
     set_width(mx.default_stream(mx.cpu), 0)
     if module:

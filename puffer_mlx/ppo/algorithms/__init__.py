@@ -26,7 +26,7 @@ from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.gradients import LossFunction, RecomputeAdvantages
 from puffer_mlx.ppo.loss import METRICS
-from puffer_mlx.ppo.minibatch import LossSpec, computes
+from puffer_mlx.ppo.minibatch import LossSpec, kernels_support
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
@@ -60,7 +60,7 @@ class Scheduled(NamedTuple):
     """Coefficients of the loss with a custom schedule, by name. They replace the constants."""
 
     def as_arrays(self) -> "Scheduled":
-        """Return an epoch's coefficients as scalar arrays."""
+        """Return these coefficients of an epoch with each float converted to a scalar array."""
         return tree_map(mx.array, self)
 
 
@@ -166,7 +166,7 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
     module = import_module(f"{__name__}.{config.train.algorithm}")
     algorithm = module.make(policy, config, agents or config.vec.total_agents, one_cpu)
     # An algorithm's file may copy another algorithm and change its loss.
-    if not computes(algorithm.loss, algorithm.recompute):
+    if not kernels_support(algorithm.loss, algorithm.recompute):
         algorithm = algorithm._replace(loss_spec=None, at_once=None)
     return algorithm
 

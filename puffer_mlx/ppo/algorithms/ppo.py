@@ -63,7 +63,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
             "targets": AlgorithmStep(partial(_targets, coefficients, function), "train_advantage"),
             "shuffle": AlgorithmStep(partial(_shuffle, policy), "train_gather", compiled=False),
             "epoch": AlgorithmStep(
-                small_networks.Epochs(policy, train), "train_minibatches", False
+                small_networks.EpochOperation(policy, train), "train_minibatches", False
             ),
         },
         draws=lambda key: mx.random.split(key, passes.count),  # a key for each pass
@@ -80,7 +80,10 @@ def _targets(
 
 
 def _minibatches(passes: Pass, K: int, epoch: Epoch) -> Iterator[Minibatch]:
-    """Yield an epoch's K minibatches, pass by pass. The last pass may be incomplete."""
+    """Yield an epoch's K minibatches, in several passes over the rollout's shuffled samples.
+
+    The last pass may be incomplete.
+    """
     fields = epoch.fields
     states = epoch.states()
     trainable = epoch.trainable()

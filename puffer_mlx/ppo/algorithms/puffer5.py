@@ -92,7 +92,10 @@ def recompute_advantages(
         ratios = mx.exp(logprob - targets.old_logprob).reshape(forward.shape)
     values = y[-1:].reshape(forward.shape)
     adv = function(
-        *(values, targets.rewards, targets.terminals, ratios),
+        values,
+        targets.rewards,
+        targets.terminals,
+        ratios,
         final_observations=targets.final_observations,
         **discounts._asdict(),
     )
@@ -107,7 +110,7 @@ def _minibatches(
     Args:
         K: minibatches per epoch.
         S: agents per minibatch.
-        supports_fused: returns True if gradients are computed in one launch. The kernel then reads
+        supports_fused: returns True if a fused kernel computes the gradients. The kernel then reads
             the rollout's observations in place.
         epoch: inputs of the epoch's minibatches.
     """

@@ -159,7 +159,7 @@ def launch_loss_kernels(
     targets: Targets,
     settings: dict[str, mx.array],
 ) -> tuple[mx.array, ...]:
-    """Launch the kernels that compute PPO's loss and its gradients by the decoder's output.
+    """Launch the kernels of PPO's loss and its gradients with respect to the decoder's output.
 
     Args:
         space: inputs that depend on the action space.
@@ -169,7 +169,7 @@ def launch_loss_kernels(
         settings: coefficients of the loss, by the names of the kernels' inputs.
 
     Returns:
-        The results of ``launch_losses``, and the gradients by ``y`` and ``logstd``.
+        The results of ``launch_losses``, and the gradients with respect to ``y`` and ``logstd``.
     """
     n = y.shape[1]
     blocks = _blocks(n)

@@ -80,7 +80,7 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
 }
 
 // Compute the scaled loss (1,) and the metrics (7,) in the order of METRICS in ppo/loss.py. For continuous actions, also compute the
-// gradient by logstd (1, A). Their entropy is the same for all samples.
+// gradient with respect to logstd (1, A). Their entropy is the same for all samples.
 KERNEL finish_loss<Low, HEADS>:
   float partial, Low logstd, float ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{n A G R}
   -> float total metrics, Low dlogstd {

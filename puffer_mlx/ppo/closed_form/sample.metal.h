@@ -59,8 +59,9 @@ struct SampleSums {
   float of[6];  // policy loss, twice the value loss, old_kl, kl, clipfrac, entropy
 };
 
-// Compute the gradients dy by a sample's logits and value, and add the sample's terms to the sums. weight: the sample's weight in the
-// loss. Returns the gradient by the log-probability. dy may be y, because each element is read before it is written.
+// Compute the loss's gradients dy with respect to a sample's logits and value, and add the sample's terms to the sums. weight: the sample's
+// weight in the loss. Returns the gradient with respect to the log-probability. dy may be y, because each element is read before it is
+// written.
 template <class Low, int MASKED, int HEADS, class Logits, class Gradients, class Actions, class Sizes>
 FUNCTION float sample_gradients(Logits y, Gradients dy, IN_DEVICE const uint8_t* legal, Actions actions, Sizes sizes, uint n,
                                 uint A, uint i, float logprob, IN_THREAD float (&log_sums)[HEADS + 1],

@@ -46,8 +46,8 @@ FUNCTION float ppo_total(float policy, float value, float entropy, IN_THREAD con
   return policy + by.vf_coef * value - by.ent_coef * entropy;
 }
 
-// Return the loss's gradient by a logit or a mean. weight: the sample's weight in the loss. of_logprob, of_entropy: gradients of the
-// log-probability and of the entropy by the logit or mean.
+// Return the loss's gradient with respect to a logit or a mean. weight: the sample's weight in the loss. of_logprob, of_entropy: gradients
+// of the log-probability and of the entropy with respect to this logit or mean.
 FUNCTION float ppo_slope(float weight, float by_logprob, float of_logprob, float ent_coef, float of_entropy) {
   return weight * (by_logprob * of_logprob - ent_coef * of_entropy);
 }

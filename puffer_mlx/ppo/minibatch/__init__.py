@@ -1,10 +1,12 @@
-"""Compute a minibatch's gradients in two launches on a GPU: forward pass, loss, backward pass.
+"""Compute a minibatch's gradients with fused GPU kernels: forward pass, loss, backward pass.
 
-``minibatch.kernel.h`` keeps all activations in shared memory. It needs a network with kernels for
-matrix units, a linear encoder, fp32 or bf16, and enough shared memory. ``wide.kernel.h`` computes
-wider layers, up to 256 in bf16 on CUDA: it streams the weights and stores the factors of their
-gradients. ``ppo/gradients.py`` computes all other cases, and tests compare both kernels with it. On
-CUDA, fp32 products use TF32, as in MLX, unless ``MLX_ENABLE_TF32=0``.
+``minibatch.kernel.h`` computes the gradients of each thread block in one launch, and a second
+launch sums them over the blocks. The kernel keeps all activations in shared memory. It needs a
+network with kernels for matrix units, a linear encoder, fp32 or bf16, and enough shared memory.
+``wide.kernel.h`` computes wider layers, up to 256 in bf16 on CUDA: it streams the weights and
+stores the factors of their gradients, which another launch multiplies. ``ppo/gradients.py``
+computes all other cases, and tests compare both kernels with it. On CUDA, fp32 products use TF32,
+as in MLX, unless ``MLX_ENABLE_TF32=0``.
 """
 
 import functools
@@ -44,16 +46,19 @@ from puffer_mlx.ppo.loss import METRICS, Coefficients, Targets
 from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.system.backend import gpu_backend
 
-RECOMPUTE = "ppo.algorithms.puffer5:recompute_advantages"
-TEXT = Path(__file__).with_name("blocks.metal.h")
-KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
+# The only function of ``Algorithm.recompute`` that the kernels implement.
+SUPPORTED_RECOMPUTE = "ppo.algorithms.puffer5:recompute_advantages"
+SUM_FILE = Path(__file__).with_name("blocks.metal.h")
+KERNEL_FILE = SUM_FILE.with_name("minibatch.kernel.h")
+WIDE_KERNEL_FILE = SUM_FILE.with_name("wide.kernel.h")
 MAX_BLOCKS = 128  # blocks per launch, because an H200 has 132 cores
 BLOCK_ROWS = 64  # most rows that a block processes at a time
 MAX_GRADIENTS = 96  # weight gradients per thread, for 512 threads
 TILE = 128  # rows and columns of a block's tile in `wide_gradients`
 STAGES = 3  # buffered stages of samples in `wide_gradients`
 TILES_AT_ONCE = 264  # tiles that an H200 computes at the same time
-MAX_WIDE_HIDDEN = 256  # hidden size: 64 rows of 3 gates fill half of an H200's shared memory
+# Largest hidden size of ``wide.kernel.h``: 64 rows of 3 gates fill half of an H200's shared memory.
+MAX_WIDE_HIDDEN = 256
 
 
 class LossSpec(NamedTuple):
@@ -76,8 +81,8 @@ class MinibatchSizes(NamedTuple):
 
     A minibatch has T steps of S segments. D is the size of an observation, H the hidden size, L the
     number of layers, and A the number of logits. ``heads`` is 0 for A continuous actions. ``live``
-    is True for live advantages, ``low`` for 16-bit weights and activations. A block has ``threads``
-    threads and ``shared_bytes`` bytes of shared memory.
+    is True for live advantages (``LossSpec``), ``bf16`` for 16-bit weights and activations. A block
+    has ``threads`` threads and ``shared_bytes`` bytes of shared memory.
     """
 
     T: int
@@ -88,45 +93,52 @@ class MinibatchSizes(NamedTuple):
     A: int
     heads: int
     live: bool
-    low: bool
+    bf16: bool
     threads: int
     shared_bytes: int
 
 
 class MinibatchPlan(NamedTuple):
-    """Division of a minibatch among thread blocks: template constants, blocks and chunks."""
+    """Division of a minibatch among thread blocks.
+
+    Attributes:
+        sizes: template constants of the kernel, by name.
+        blocks: number of thread blocks.
+        chunks: number of parts into which a block divides the steps of its segments.
+        wide: True to use ``wide.kernel.h``, False to use ``minibatch.kernel.h``.
+    """
 
     sizes: dict[str, int]
     blocks: int
     chunks: int = 1
-    wide: bool = False  # True to use ``wide.kernel.h``
+    wide: bool = False
 
 
 def supports_fused(
-    policy: Policy, kind: str, spec: LossSpec | None, wanted: bool | str = True
+    policy: Policy, precision: str, spec: LossSpec | None, one_launch: bool | str = True
 ) -> bool:
-    """Return True if the default device may compute a minibatch's gradients in one launch.
+    """Return True if the default device may compute a minibatch's gradients with fused kernels.
 
     The shapes of a minibatch may still prevent this.
 
     Args:
         policy: the policy to train.
-        kind: ``train.precision``.
+        precision: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``. ``auto`` means True on CUDA only (not measured on a Mac).
+        one_launch: ``train.one_launch``. ``auto`` means True on CUDA only (not measured on a Mac).
     """
     return bool(
         spec is not None
-        and wanted
-        and kind in ("fp32", "bf16")
+        and one_launch
+        and precision in ("fp32", "bf16")
         and network_facts(policy.network).matrix_units is not None
         and has_linear_encoder_and_decoder(policy)
-        and (wanted != "auto" or gpu_backend() == "cuda")
+        and (one_launch != "auto" or gpu_backend() == "cuda")
         and GRADIENTS_IN_TWO.choose(*training_functions(policy))
     )
 
 
-def computes(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | None) -> bool:
+def kernels_support(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | None) -> bool:
     """Return True if the minibatch kernels support an algorithm's loss and advantages.
 
     Args:
@@ -134,54 +146,71 @@ def computes(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | No
         recompute: ``Algorithm.recompute``. Only None and the function of ``puffer5`` are supported.
     """
     function = recompute.func if isinstance(recompute, partial) else recompute
-    return loss is None and (function is None or qualified_name(function) == RECOMPUTE)
+    return loss is None and (function is None or qualified_name(function) == SUPPORTED_RECOMPUTE)
 
 
 def with_fused_gradients(
     plain: Callable[..., tuple],
     policy: Policy,
-    kind: str,
+    precision: str,
     spec: LossSpec | None,
-    wanted: bool | str = True,
+    one_launch: bool | str = True,
 ) -> Callable[..., tuple]:
-    """Return a function that computes a minibatch's gradients in two launches, or else plainly.
+    """Return a function that computes a minibatch's gradients with fused kernels, if possible.
 
     Args:
         plain: (weights, minibatch, entropy coefficient, loss scale, scheduled coefficients) ->
-            results of ``ppo.gradients.minibatch_loss``, and gradients. Used if the kernels can't
+            results of ``ppo.gradients.minibatch_loss``, and gradients. Called if the kernels can't
             compute a minibatch.
         policy: the policy to train.
-        kind: ``train.precision``.
+        precision: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``: see ``supports_fused``.
+        one_launch: ``train.one_launch``: see ``supports_fused``.
     """
+    bf16 = precision == "bf16"
 
-    def step(
+    def fused_or_plain(
         weights: Any,
         batch: Minibatch,
         ent_coef: mx.array,
         scale: mx.array,
         scheduled: Mapping[str, mx.array] = {},
     ) -> tuple:
-        if not supports_fused(policy, kind, spec, wanted):
+        """Compute a minibatch's results and gradients; arguments and results as of ``plain``."""
+        if not supports_fused(policy, precision, spec, one_launch):
             return plain(weights, batch, ent_coef, scale, scheduled)
         assert spec is not None
         # The kernels ignore the scale. Only fp16 needs it, which they don't support.
-        whole, actions = batch.observations, batch.actions
-        network, action, low = policy.network, policy.decoder.action, kind == "bf16"
-        T, _, D = whole.shape
+        observations = batch.observations
+        network: Any = policy.network
+        action = policy.decoder.action
+        T, _, D = observations.shape
+        threads, shared_bytes = shared_pool_limits()
         sizes = MinibatchSizes(
-            *(T, len(actions) // T, D, network.hidden, network.layers),  # type: ignore
-            *(action.logits, 0 if action.continuous else action.heads),
-            *(spec.live is not None, low, *shared_pool_limits()),
+            T=T,
+            S=len(batch.actions) // T,
+            D=D,
+            H=network.hidden,
+            L=network.layers,
+            A=action.logits,
+            heads=0 if action.continuous else action.heads,
+            live=spec.live is not None,
+            bf16=bf16,
+            threads=threads,
+            shared_bytes=shared_bytes,
         )
-        plan = choose_plan(sizes) or choose_wide(sizes)
-        if plan is None or whole.size >= MAX_ELEMENTS:
+        plan = choose_plan(sizes) or choose_wide_plan(sizes)
+        if plan is None or observations.size >= MAX_ELEMENTS:
             return plain(weights, batch, ent_coef, scale, scheduled)
-        varied = spec._replace(coefficients=spec.coefficients._replace(**scheduled))
-        return launch_minibatch(policy, varied, plan, low, weights, batch, ent_coef)
+        current = spec._replace(coefficients=spec.coefficients._replace(**scheduled))
+        return launch_minibatch(policy, current, plan, bf16, weights, batch, ent_coef)
 
-    return step
+    return fused_or_plain
+
+
+def _round_up(n: int, multiple: int) -> int:
+    """Return the smallest multiple of a number that is at least n."""
+    return -(-n // multiple) * multiple
 
 
 @functools.cache
@@ -196,36 +225,57 @@ def choose_plan(minibatch: MinibatchSizes) -> MinibatchPlan | None:
     Returns:
         The plan. None when no tile fits.
     """
-    T, S, D, width, L, A, heads, live, low, threads, shared_bytes = minibatch
-    H = -(-width // 32) * 32
-    seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
-    gradients = _gradients(seen, H, L, out, threads // 32)
-    if out > 64 or gradients is None:
+    T, S, D, width, L, A, heads, live, bf16, threads, shared_bytes = minibatch
+    # Sizes padded to complete tiles of matrix units: the kernel's H, SEEN, OUT, W and DY.
+    H = _round_up(width, 32)
+    seen = _round_up(D, 16 if bf16 else 8)
+    out = _round_up(A + 1, 16)
+    observation_row = _round_up(seen, 32)
+    dy_row = 32 if out <= 32 else 64
+    register_tiles = _register_tiles(seen, H, L, out, threads // 32)
+    if out > 64 or register_tiles is None:
         return None
-    wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
-    for steps, segments, every, cached in _candidates(T, S, low):
+    for steps, segments, all_layers, cached in _candidates(T, S, bf16):
         if width < H and cached < 2:
-            continue
+            continue  # only weights in shared memory can be padded
         rows = steps * segments
-        floats = rows * (out + 2 + (heads or A) + (2 if live else 4)) + (
-            6 * T * segments if live else 0
-        )
-        floats += L * segments * H if steps < T else 0
-        u = 3 * H if every else max(3 * H, wide)
-        held = u + H
-        lows = rows * ((L + 1) * H + (L if every else 1) * held + dy + every * wide)
-        sizes_of_weights = out * H, L * 3 * H * H, H * wide
-        lows += sum(sizes_of_weights[:cached])
-        pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
-        if 4 * pool <= shared_bytes and threads <= rows * u // (2 if low else 1):
+        floats = _floats_of_rows(rows, out, heads or A, T * segments if live else None)
+        if steps < T:
+            floats += L * segments * H  # gradients of the states between two chunks
+        # Numbers in the precision of the pass. A layer's gates and the observations share memory
+        # unless all layers are cached.
+        gates = 3 * H if all_layers else max(3 * H, observation_row)
+        gates_and_states = (L if all_layers else 1) * (gates + H)
+        numbers_per_row = (L + 1) * H + gates_and_states + dy_row + all_layers * observation_row
+        weight_sizes = out * H, L * 3 * H * H, H * observation_row  # in the order of KEPT
+        lows = rows * numbers_per_row + sum(weight_sizes[:cached])
+        pool = _round_up(floats, 32) + ((lows + 1) // 2 if bf16 else lows)
+        # Sums over the block store one float per thread in the memory of the gates.
+        sums_fit = threads <= rows * gates // (2 if bf16 else 1)
+        if 4 * pool <= shared_bytes and sums_fit:
             sizes = _constants(minibatch._replace(H=H), rows, segments, pool)
-            sizes |= {"WIDTH": width, "STEPS": steps, "KEPT": cached, "ALL": every, **gradients}
+            sizes |= {"WIDTH": width, "STEPS": steps, "KEPT": cached, "ALL": all_layers}
+            sizes |= register_tiles
             return MinibatchPlan(sizes, min(MAX_BLOCKS, S // segments), T // steps)
     return None
 
 
+def _floats_of_rows(rows: int, out: int, actions: int, live_rows: int | None) -> int:
+    """Return the number of float32 numbers that ``BlockRows`` in ``samples.metal.h`` stores.
+
+    Args:
+        rows: rows that a block processes at a time.
+        out: outputs of the decoder, padded. Their rows are out + 1 numbers apart.
+        actions: numbers per action.
+        live_rows: rows of complete segments for live advantages; None for given advantages.
+    """
+    if live_rows is None:
+        return rows * (out + 2 + actions + 4)
+    return rows * (out + 2 + actions + 2) + 6 * live_rows
+
+
 @functools.cache
-def choose_wide(minibatch: MinibatchSizes) -> MinibatchPlan | None:
+def choose_wide_plan(minibatch: MinibatchSizes) -> MinibatchPlan | None:
     """Choose how ``wide.kernel.h`` divides a minibatch among blocks.
 
     The kernel streams the layers' weights. It needs bf16 and discrete actions, and a block
@@ -234,10 +284,11 @@ def choose_wide(minibatch: MinibatchSizes) -> MinibatchPlan | None:
     Returns:
         The plan. None when the kernel doesn't support these sizes.
     """
-    T, S, D, H, L, A, heads, live, low, threads, shared_bytes = minibatch
-    out, wide = -(-(A + 1) // 16) * 16, -(-D // 32) * 32
+    T, S, D, H, L, A, heads, live, bf16, threads, shared_bytes = minibatch
+    out = _round_up(A + 1, 16)
+    observation_row = _round_up(D, 32)
     if (
-        not low
+        not bf16
         or not heads
         or threads != 512
         or out > 64
@@ -246,12 +297,17 @@ def choose_wide(minibatch: MinibatchSizes) -> MinibatchPlan | None:
         or L > MAX_MATRIX_LAYERS
     ):
         return None
-    if BLOCK_ROWS % T or S % (BLOCK_ROWS // T) or (BLOCK_ROWS + H) * wide > BLOCK_ROWS * 3 * H:
+    segments = BLOCK_ROWS // T
+    if BLOCK_ROWS % T or S % segments:
         return None
-    segments, dy = BLOCK_ROWS // T, 32 if out <= 32 else 64
-    floats = BLOCK_ROWS * (out + 2 + heads + (2 if live else 4)) + (6 * BLOCK_ROWS if live else 0)
-    lows = BLOCK_ROWS * (6 * H + dy) + out * H
-    pool = -(-floats // 32) * 32 + lows // 2
+    # The observations and the encoder's weight share memory with the gates.
+    if (BLOCK_ROWS + H) * observation_row > BLOCK_ROWS * 3 * H:
+        return None
+    floats = _floats_of_rows(BLOCK_ROWS, out, heads, BLOCK_ROWS if live else None)
+    # A row has the input and output of a layer, the states, 3 gates, and dy, all in 16 bits.
+    numbers_per_row = 6 * H + (32 if out <= 32 else 64)
+    lows = BLOCK_ROWS * numbers_per_row + out * H  # with the decoder's weight
+    pool = _round_up(floats, 32) + lows // 2
     if 4 * pool > shared_bytes:
         return None
     sizes = _constants(minibatch, BLOCK_ROWS, segments, pool)
@@ -282,24 +338,38 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
                 yield steps, segments
 
 
-def _candidates(T: int, S: int, low: bool) -> Iterator[tuple[int, int, int, int]]:
+def _candidates(T: int, S: int, bf16: bool) -> Iterator[tuple[int, int, int, int]]:
     """Yield possible values of the kernel's STEPS, SEGMENTS, ALL and KEPT, the fastest first."""
-    caches = ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]  # (ALL, KEPT)
-    for tile in _tiles(T, S):
-        yield from ((*tile, *cache) for cache in caches)
+    caches = [(1, 3), (0, 3)]  # values of (ALL, KEPT)
+    if not bf16:  # In 16 bits, all weights must be in shared memory.
+        caches += [(0, 2), (0, 1), (0, 0)]
+    for steps, segments in _tiles(T, S):
+        for all_layers, cached in caches:
+            yield steps, segments, all_layers, cached
 
 
-def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
-    """Return how many gradient tiles each 32 threads hold, or None when registers are too few."""
+def _register_tiles(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
+    """Choose how many tiles of the weights' gradients each group of 32 threads holds in registers.
+
+    A tile has 16 rows and 8 columns, 4 numbers per thread.
+
+    Args:
+        seen: size of an observation, padded.
+        H: hidden size, padded.
+        L: number of layers.
+        out: number of the decoder's outputs, padded.
+        groups: groups of 32 threads in a block.
+
+    Returns:
+        Template constants by name. None when the registers are too few.
+    """
     layers = _tiles_per_group(3 * H // 16, H // 8, groups)
-    encoder, decoder = (
-        _tiles_per_group(H // 16, seen // 8, groups),
-        _tiles_per_group(out // 16, H // 8, groups),
-    )
+    encoder = _tiles_per_group(H // 16, seen // 8, groups)
+    decoder = _tiles_per_group(out // 16, H // 8, groups)
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
     counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
-    if 4 * sum(counts) > MAX_GRADIENTS * 16 // groups:
+    if 4 * sum(counts) > MAX_GRADIENTS * 16 // groups:  # smaller blocks have more registers
         return None
     names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
     return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
@@ -308,9 +378,16 @@ def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, in
 def _tiles_per_group(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
     """Divide a matrix of tiles among groups of 32 threads.
 
+    Args:
+        rows: rows of tiles.
+        columns: columns of tiles.
+        groups: number of groups.
+
     Returns:
-        (R, C), the tiles of each group, with the fewest loads. None when the groups are too few.
+        (R, C), the rows and columns of tiles of each group: as few tiles as possible, and then the
+        fewest loads. None when the groups are too few.
     """
+    # A product of tiles loads 4 numbers per thread for each row, and 2 for each column.
     choices = [
         (R * C, 4 * R + 2 * C, R, C)
         for R in range(1, rows + 1)
@@ -324,7 +401,7 @@ def launch_minibatch(
     policy: Policy,
     spec: LossSpec,
     plan: MinibatchPlan,
-    low: bool,
+    bf16: bool,
     weights: Any,
     batch: Minibatch,
     ent_coef: mx.array,
@@ -332,6 +409,15 @@ def launch_minibatch(
     """Compute a minibatch's results and gradients with ``minibatch.kernel.h`` or ``wide.kernel.h``.
 
     The kernel for wide layers needs another launch for the gradients of the weights.
+
+    Args:
+        policy: the policy to train.
+        spec: coefficients of the loss and of the advantages.
+        plan: division of the minibatch among thread blocks.
+        bf16: True for 16-bit activations, False for float32.
+        weights: the policy's weights, float32.
+        batch: the minibatch.
+        ent_coef: entropy coefficient, a scalar array.
 
     Returns:
         A tuple (None, metrics, ratios (T, S), values (T, S), advantages (T, S)), and the gradients.
@@ -342,29 +428,35 @@ def launch_minibatch(
     n = len(batch.actions)
     S = n // T
     by_name: Any = dict(tree_flatten(weights))
-    of_layers = [f"network.{layer}.weight" for layer in range(L)]
-    names = ["encoder.weight", "decoder.weight", *of_layers]
+    layer_names = [f"network.{layer}.weight" for layer in range(L)]
+    names = ["encoder.weight", "decoder.weight", *layer_names]
     names += ["decoder.logstd"] if "decoder.logstd" in by_name else []
-    layers = [by_name[name] for name in of_layers]
+    layers = [by_name[name] for name in layer_names]
     P = sum(by_name[name].size for name in names)
-    dtype = mx.bfloat16 if low else mx.float32
+    dtype = mx.bfloat16 if bf16 else mx.float32
     inputs = _inputs(policy, spec, weights, batch, ent_coef)
     outputs: dict[str, Shape] = {"partial": (6, plan.blocks)}
     outputs |= dict.fromkeys(("ratio", "value", "adv"), (T, S))
     if plan.wide:
-        dy = 32 if A < 32 else 64
         zeros = placeholder(mx.float32)
         inputs["layers"] = launch_pack_as(dtype, layers)
         inputs["first"] = zeros if batch.state is None else mx.stack(batch.state)
-        outputs["factors"] = (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),)
+        # xs, dus and dx have rows of H numbers, dys of 32 or 64: see ``Factors`` in wide.kernel.h.
+        factors_per_sample = (4 * L + 2) * H + (32 if A < 32 else 64) + _round_up(D, 32)
+        outputs["factors"] = (n * factors_per_sample,)
     else:
         inputs |= layer_arrays("first", batch.state or []) | layer_arrays("layer", layers)
         outputs["grads"] = (plan.blocks, P)
         outputs["begins"] = (plan.chunks, L, S, H) if plan.chunks > 1 else (MIN_ARRAY_SIZE,)
-    text = ComposedKernel(WIDE if plan.wide else KERNEL, folder / WALKS_FILE)
+    file = WIDE_KERNEL_FILE if plan.wide else KERNEL_FILE
+    kernel = ComposedKernel(file, folder / WALKS_FILE)
+    name = f"{folder.name}_minibatch_wide" if plan.wide else f"{folder.name}_minibatch"
     threads = plan.sizes["THREADS"]
     grads, partial, ratio, value, adv, *_ = launch(
-        *(text, f"{folder.name}_minibatch{'_wide' * plan.wide}", inputs, outputs),
+        kernel,
+        name,
+        inputs,
+        outputs,
         threads=plan.blocks * threads,
         block=threads,
         shared=4 * plan.sizes["POOL"],
@@ -376,23 +468,33 @@ def launch_minibatch(
         EXACT=exact_products(),
     )
     if plan.wide:
-        grads = _products(text, grads, n, P, {"D": D, "H": H, "L": L, "A": A})
+        grads = _multiply_factors(kernel, grads, n, P, {"D": D, "H": H, "L": L, "A": A})
     grads, metrics = _sum_blocks(inputs, grads, partial, n, by_name, names)
     return (None, metrics, ratio, value, adv), grads
 
 
-def _products(
-    text: ComposedKernel, factors: mx.array, n: int, P: int, sizes: dict[str, int]
+def _multiply_factors(
+    kernel: ComposedKernel, factors: mx.array, n: int, P: int, sizes: dict[str, int]
 ) -> mx.array:
-    """Multiply the factors of the P weights' gradients, for each of several slices of n samples.
+    """Compute the gradients of all weights from the factors that ``wide.kernel.h`` has stored.
 
-    The number of slices is the largest one whose tiles the GPU computes at the same time.
+    The samples are divided into slices, each with separate sums. Their number is the largest one
+    whose tiles the GPU computes at the same time.
+
+    Args:
+        kernel: text of ``wide.kernel.h``.
+        factors: the stored factors: see ``Factors`` in ``wide.kernel.h``.
+        n: number of samples.
+        P: number of weights.
+        sizes: the template constants D, H, L and A.
 
     Returns:
-        Gradients, (slices, P).
+        Gradients of each slice, (slices, P).
     """
-    across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
-    tiles = across * (sizes["L"] * down + seen + 1)
+    columns = _round_up(sizes["H"], TILE) // TILE
+    gate_rows = _round_up(3 * sizes["H"], TILE) // TILE
+    encoder_rows = _round_up(sizes["D"], TILE) // TILE
+    tiles = columns * (sizes["L"] * gate_rows + encoder_rows + 1)
     slices = 1
     while 2 * slices * tiles <= TILES_AT_ONCE and n // BLOCK_ROWS % (2 * slices) == 0:
         slices *= 2
@@ -401,8 +503,8 @@ def _products(
     inputs = [factors, {"n": n}]
     threads = tiles * slices * THREADS
     outputs = [(slices, P)]
-    name = f"{text.network.parent.name}_wide_gradients"
-    return launch(text, name, inputs, outputs, threads, shared=4 * pool, **sizes)[0]
+    name = f"{kernel.network.parent.name}_wide_gradients"
+    return launch(kernel, name, inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
 
 def _inputs(
@@ -444,24 +546,30 @@ def _inputs(
         "settings": _settings(policy, spec),
         "sizes": constant_array(*policy.decoder.action.sizes),
         "shape": {
-            **{"S": len(actions) // T, "N": N, **moments_shape},
-            **{"not_done_step": int(not_done is not None), "first_step": int(state is not None)},
+            "S": len(actions) // T,
+            "N": N,
+            **moments_shape,
+            "not_done_step": int(not_done is not None),
+            "first_step": int(state is not None),
             "within_rho": int(spec.live is not None and spec.live.formula == "V"),
             "bootstrap": int(spec.live is not None and spec.live.bootstrap),
-            **{
-                "has_ratios": int(spec.vtrace),
-                "has_final": int(final_observations is not None),
-            },
+            "has_ratios": int(spec.vtrace),
+            "has_final": int(final_observations is not None),
         },
     }
 
 
 def _settings(policy: Policy, spec: LossSpec) -> dict[str, Any]:
     """Return the coefficients of the loss and of live advantages, under the kernels' names."""
-    live = spec.live or Discounts(0.0, 0.0)
-    values = {"limit": policy.decoder.limits.for_kernels, "gamma": live.gamma}
-    values |= {"gamma_lambda": live.gamma * live.gae_lambda, "rho_clip": live.rho_clip}
-    values |= {"c_clip": live.c_clip, "reward_clip": live.reward_clip}
+    live = spec.live or Discounts(0.0, 0.0)  # any values, which the kernel doesn't read
+    values = {
+        "limit": policy.decoder.limits.for_kernels,
+        "gamma": live.gamma,
+        "gamma_lambda": live.gamma * live.gae_lambda,
+        "rho_clip": live.rho_clip,
+        "c_clip": live.c_clip,
+        "reward_clip": live.reward_clip,
+    }
     return settings_of(spec.coefficients) | {name: float(value) for name, value in values.items()}
 
 
@@ -481,7 +589,7 @@ def _sum_blocks(
         partial: sums of loss terms for each block, (6, blocks).
         n: number of samples.
         weights: the policy's weights by name.
-        names: names of the tensors, in the order of a block's gradients.
+        names: names of the weights, in the order of a block's gradients.
 
     Returns:
         The gradients, a ``PackedTree``, and the metrics.
@@ -489,15 +597,16 @@ def _sum_blocks(
     sizes = {name: weights[name].size for name in names}
     sources = dict(zip(names, packed_offsets(tuple(sizes.values())).starts, strict=True))
     starts, total = packed_offsets(tuple(sizes[name] for name in weights), BLOCK)
-    table = [
-        (start, sizes[name], sources[name]) for name, start in zip(weights, starts, strict=True)
-    ]
+    # For each tensor: its start in the sum, its size, and its start in a block's gradients.
+    places: list[int] = []
+    for name, start in zip(weights, starts, strict=True):
+        places += start, sizes[name], sources[name]
     shape = {"P": sum(sizes.values()), "n": n, "tensors": len(weights)}
     shape |= {"blocks": partial.shape[1], "parts": len(grads)}
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
-    arrays["places"] = constant_array(*(number for row in table for number in row))
+    arrays["places"] = constant_array(*places)
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
-    packed, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
+    packed, metrics, squares = launch(SUM_FILE, "add_blocks", arrays, shapes, total)
     return PackedTree(packed, tree_unflatten(list(weights.items())), squares), metrics
 
 

@@ -11,7 +11,10 @@
 //   observations (T, N, D)   float or bytes. The minibatch has the S agents from agents[0] on.
 //   actions (T, S, HEADS)    HEADS is 0 for continuous actions (T, S, A), with logstd (1, A) and means clamped to `limit`
 //   masks (T, S, A)          action masks
-//   encoder (H, D), layers (3H, H), decoder   weights, stored as in a checkpoint
+//   not_done (T, S)          0 in the first step of an episode, else 1. If shape.not_done_step is 0: the number 1 for all steps
+//   old_logprob, old_value   log-probabilities and values recorded in the rollout, (T, S)
+//   first0 to first3 (S, H)  initial recurrent states of each layer. If shape.first_step is 0: the number 0 for all of them
+//   encoder (WIDTH, D), layer0 to layer3 (3 WIDTH, WIDTH), decoder (A + 1, WIDTH)   weights, stored as in a checkpoint
 //   sizes (HEADS,)           number of choices of each head
 //
 //                            LIVE: advantages are computed from this pass's values     otherwise
@@ -19,10 +22,22 @@
 //   weight_or_terminals      terminals (T, S)                                          weights of the samples (T, S)
 //   moments_or_final         final_observations (T, S)                                 moments (R, 3, G), see loss.metal.h
 //
+// Outputs:
+//
+//   grads (BLOCKS, P)        each block's gradients with respect to encoder, decoder, layers and logstd, one after the other
+//   partial (6, BLOCKS)      each block's sums of loss terms, see SampleSums
+//   ratio, value, adv (T, S) ratios of new to old probabilities, values, advantages
+//
 // Template constants:
 //
-//   WIDTH, H   the network's hidden size, and WIDTH rounded up to a multiple of 32. The units beyond WIDTH have weights 0 and don't affect
-//              the outputs. If WIDTH < H, KEPT must be at least 2.
+//   BLOCKS, THREADS, POOL   number of blocks; threads and floats of shared memory of each
+//   MASKED, LIVE            1 with action masks; 1 for advantages computed from this pass's values
+//   EXACT                   1 for products in float32 precision, 0 for TF32
+//   HIDDEN_C                tiles of 8 columns that 32 threads multiply at a time, for products with H columns
+//   GATE_R and GATE_C, INPUT_R and INPUT_C, OUTPUT_C   rows and columns of tiles (16, 8) that 32 threads hold of the gradients of a layer,
+//                           the encoder and the decoder
+//   WIDTH, H   the network's hidden size, and this size rounded up to a multiple of 32. The units beyond WIDTH have weights 0 and
+//              don't affect the outputs. If WIDTH < H, KEPT must be at least 2.
 //   KEPT       weights cached in shared memory. 0: none; 1: the decoder's; 2: also the layers'; 3: all.
 //   ALL        1 to cache every layer's gates and states and the observations; 0 to compute or load them again
 
@@ -38,6 +53,8 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
   int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_final} agents
   -> float grads partial ratio value adv begins {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
+  // M: rows of a chunk. OUT, DY: outputs of the decoder, padded for products, and their distance in `dy`. SEEN, W: size of an observation,
+  // padded for products, and the distance of observations in shared memory. U: gates per row. COPIES: layers whose gates are cached.
   constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8, W = (SEEN + 31) / 32 * 32;
   constexpr int FLOATS = (Tile::SIZE + (CHUNKS > 1 ? L * Tile::UNITS : 0) + 31) / 32 * 32;
@@ -51,6 +68,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
   static_assert(4 * FLOATS + (LOW ? 2 : 4) * LOWS <= 4 * POOL, "a block's memory is too small");
   SHARED_POOL(pool, POOL)
   IN_SHARED Low* low = (IN_SHARED Low*)(IN_SHARED void*)(pool + FLOATS);
+  // The memory of the gates at AT_U is shared: `part` is for sums over the block, and `seen` is also there unless ALL.
   IN_SHARED float *part = pool + FLOATS + (LOW ? AT_U / 2 : AT_U), *carries = pool + Tile::SIZE;
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, decodes = {low + AT_DECODER};
@@ -83,8 +101,8 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     load_rewards(rows, segment, adv_or_rewards, weight_or_terminals, moments_or_final, shape.has_final != 0);
-    // Run the forward pass through all chunks, then the backward pass. The backward pass starts with the last chunk, which is still in
-    // shared memory.
+    // Turns before CHUNKS are the forward pass of a chunk. The later turns are the backward pass, from the last chunk to the first. They
+    // compute the chunk's activations again, except those of the last chunk, which are still in shared memory.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;
       int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
@@ -92,7 +110,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
         DEVICE_BARRIER
         load_rows(rows, chunk, segment, actions, not_done, not_done_step, old_logprob, old_value, adv_or_rewards, weight_or_terminals);
         load_observations<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
-        uint next = segment + (uint)(BLOCKS * SEGMENTS);  // prefetch the next segments
+        uint next = segment + (uint)(BLOCKS * SEGMENTS);  // prefetch the next segments; observations are (T, N), other arrays (T, S)
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
           uint sample = sample_of<SEGMENTS, STEPS>(k / LINES, chunk, first_agent + next, N);
           PREFETCH(observations + sample * (uint)D + (uint)(k % LINES * LINE))

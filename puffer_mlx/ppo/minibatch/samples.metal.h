@@ -122,7 +122,8 @@ FUNCTION void live_advantages(IN_THREAD const Block& rows, IN_THREAD const Disco
   BARRIER
 }
 
-// Add the loss terms of a chunk's rows to the sums, and compute the loss's gradients `dy` by the decoder's outputs.
+// Add the loss terms of a chunk's rows to `sums`. Write the loss's gradients with respect to the decoder's outputs to `dy`, and the
+// samples' ratios, values and advantages to the outputs of these names.
 template <class Block, class Deviations, class Gradients>
 FUNCTION void score_rows(IN_THREAD Block& rows, int chunk, uint segment, IN_THREAD const PPOCoefficients& by,
                          IN_DEVICE const uint8_t* masks, Deviations logstd, Gradients dy, IN_DEVICE float* ratio, IN_DEVICE float* value,

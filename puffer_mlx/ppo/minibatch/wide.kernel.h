@@ -13,9 +13,9 @@
 // Factors of the weights' gradients for n samples, consecutive in memory:
 //
 //   xs (L + 1, n, H)   inputs of the layers and of the decoder
-//   dus (L, n, 3H)     the layers' gates; later replaced by the gradients by the gates
-//   dx (n, H)          gradients by the first layer's input
-//   dys (n, DY)        gradients by the decoder's outputs, zero-padded
+//   dus (L, n, 3H)     the layers' gates; later replaced by the gradients with respect to the gates
+//   dx (n, H)          gradients with respect to the first layer's input
+//   dys (n, DY)        gradients with respect to the decoder's outputs, zero-padded
 //   rows (n, W)        observations, zero-padded
 template <class Pointer>
 struct Factors { Pointer xs, dus, dx, dys, rows; };

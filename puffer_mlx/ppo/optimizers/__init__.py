@@ -1,10 +1,9 @@
 """Optimizers, each in a file or folder, and the steps that all of them share.
 
-``train.optimizer`` names a file of this folder, whose ``OPTIMIZER`` is an ``Optimizer``.
+``train.optimizer`` is the name of one of these modules. Its ``OPTIMIZER`` is an ``Optimizer``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from puffer_mlx.ppo import custom
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves, named_arrays
 
+# (weights, gradients, state) -> new weights and state.
 UpdateFunction = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
@@ -34,7 +34,7 @@ class Optimizer(NamedTuple):
         reads: keys of [train] that ``step`` uses, besides ``learning_rate`` and ``max_grad_norm``.
         in_small_networks: True if ``ppo/small_networks`` implements the optimizer, with the values
             of ``reads`` in order.
-        supports_bf16: True if ``step`` takes ``low``, which allows bf16 rounding.
+        supports_bf16: True if ``step`` has an argument ``low``, true to allow products in bf16.
     """
 
     init: Callable[[Tree], Tree]
@@ -80,17 +80,20 @@ def from_config(config: Config) -> Optimizer:
 
 def state_size(optimizer: Optimizer) -> int:
     """Return the number of values that an optimizer stores per weight."""
+    # A large matrix: values stored once for all weights, such as the step, then count as 0.
     weight = mx.zeros((100, 100))
     return sum(array.size for _, array in named_arrays(optimizer.init({"": weight}))) // weight.size
 
 
 def unused_optimizer_keys(config: Config) -> list[str]:
-    """Return the keys set by the user that the chosen optimizer doesn't use."""
+    """Return the keys of [train] that the user set for another optimizer than the chosen one."""
     used = from_config(config).reads
-    keys = dict.fromkeys(
-        key for name in OPTIMIZERS for key in find_optimizer(name).reads if key not in used
-    )
-    return [f"train.{key}" for key in keys if f"train.{key}" in config.origins]
+    unused: dict[str, None] = {}  # a set that keeps the order
+    for name in OPTIMIZERS:
+        for key in find_optimizer(name).reads:
+            if key not in used and f"train.{key}" in config.origins:
+                unused[f"train.{key}"] = None
+    return list(unused)
 
 
 # ---- shared by all optimizers: clip the gradients, skip the step unless everything is finite -----
@@ -125,8 +128,10 @@ def step_if_finite(
     """
     grads, norm = clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)
-    result = update(weights, grads, state)
-    return *tree_map(lambda new, old: mx.where(ok, new, old), result, (weights, state)), ok
+    new_trees = update(weights, grads, state)
+    old_trees = weights, state
+    weights, state = tree_map(lambda new, old: mx.where(ok, new, old), new_trees, old_trees)
+    return weights, state, ok
 
 
 def fused_step(
@@ -149,14 +154,14 @@ def fused_step(
     Returns:
         The weights, the state and a scalar flag.
     """
-    *new, ok = operation(*map(leaves, trees), *arguments)
-    next_array = partial(next, iter(new))
-    weights = tree_map(next_array, weights)
-    state = tree_map(next_array, state)
+    *arrays, ok = operation(*map(leaves, trees), *arguments)
+    new = iter(arrays)
+    weights = tree_map(lambda _: next(new), weights)
+    state = tree_map(lambda _: next(new), state)
     return weights, state, ok > 0
 
 
-# ---- in checkpoints ------------------------------------------------------------------------------
+# ---- the optimizer's state in checkpoints --------------------------------------------------------
 
 
 def to_checkpoint(state: Tree) -> Tree:
@@ -164,8 +169,11 @@ def to_checkpoint(state: Tree) -> Tree:
 
     ``momentum`` is at the top level, as in checkpoints older than ``train.optimizer``.
     """
-    rest = {name: tree for name, tree in state.items() if name != "momentum"}
-    return {name: state[name] for name in state.keys() & {"momentum"}} | {"optimizer": rest}
+    rest = dict(state)
+    if "momentum" not in rest:
+        return {"optimizer": rest}
+    momentum = rest.pop("momentum")
+    return {"momentum": momentum, "optimizer": rest}
 
 
 def from_checkpoint(stored: Tree, template: Tree) -> Tree:
@@ -179,7 +187,8 @@ def check_same_optimizer(name: str, saved_values: Mapping[str, Any]) -> None:
 
     Args:
         name: optimizer of the resumed run.
-        saved_values: JSON values of the saved state. The oldest checkpoints have no ``optimizer``.
+        saved_values: JSON values of the saved state. The oldest checkpoints have no ``optimizer``,
+            because Muon was the only one.
 
     Raises:
         UserError: If the state belongs to another optimizer.

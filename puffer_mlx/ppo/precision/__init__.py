@@ -32,13 +32,14 @@ SMALLEST_SCALE = 1.0
 LARGEST_SCALE = 2.0**24
 GROWTH_INTERVAL = 200  # minibatches
 MAX_SKIPPED_IN_A_ROW = 10  # minibatches
+# Counters of minibatches, explained in ``first_scaler``. Checkpoints contain these names.
 COUNTER_NAMES = "good", "skipped", "in_a_row", "longest"
 
 Scaler = dict[str, mx.array]
 
 
-def lower(weights: Any, precision: str) -> Any:
-    """Cast a policy's weights to a precision. fp32 returns the same arrays."""
+def cast_weights(weights: Any, precision: str) -> Any:
+    """Cast a policy's float32 weights to a precision. fp32 returns the same arrays."""
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
@@ -85,12 +86,20 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     }
 
 
-def launch_count_minibatches(scaler, oks, precision):
-    """Count minibatches as ``count_all`` does; in one launch unless the precision is fp16."""
+def _count_one_by_one(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
+    """Return the state of loss scaling after several minibatches, in plain MLX."""
+    for ok in oks:
+        scaler = next_scaler(scaler, ok, precision)
+    return scaler
+
+
+def launch_count_minibatches(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
+    """Count minibatches like ``count_minibatches``, in one launch on a GPU.
+
+    The kernel doesn't change the loss scale, so fp16 uses plain MLX.
+    """
     if precision == "fp16":
-        for ok in oks:
-            scaler = next_scaler(scaler, ok, precision)
-        return scaler
+        return _count_one_by_one(scaler, oks, precision)
     ok = oks[0].reshape(1) if len(oks) == 1 else pack_arrays(oks)[0]
     inputs = {name: scaler[name].reshape(1) for name in COUNTER_NAMES}
     inputs |= {"ok": ok, "sizes": {"K": len(oks)}}
@@ -101,15 +110,18 @@ def launch_count_minibatches(scaler, oks, precision):
 
 
 @partial(Implementation, name="the count of minibatches", gpu=launch_count_minibatches)
-def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
-    """Return the state of loss scaling after several minibatches: see ``next_scaler``.
+def count_minibatches(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
+    """Return the state of loss scaling and of the counters after several minibatches.
 
     A GPU has a kernel for this, because MLX took 2 to 4 s on CUDA to compile each kernel of this
     loop, and compiles new ones for another number of minibatches.
+
+    Args:
+        scaler: state before the minibatches, from ``first_scaler`` or an earlier call.
+        oks: a scalar for each minibatch, false or 0 if the minibatch was skipped.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
     """
-    for ok in oks:
-        scaler = next_scaler(scaler, ok, precision)
-    return scaler
+    return _count_one_by_one(scaler, oks, precision)
 
 
 record(__name__)

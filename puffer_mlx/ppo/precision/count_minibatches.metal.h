@@ -1,5 +1,5 @@
-// Count good and skipped minibatches, as `count_all` of __init__.py does for fp32 and bf16. ok[k] > 0 if minibatch k counted. Uses one
-// thread.
+// Count good and skipped minibatches with one thread, as `count_minibatches` of __init__.py does for fp32 and bf16. ok[k] > 0 if
+// minibatch k counted.
 
 #pragma once
 

@@ -1,7 +1,8 @@
 """Train small policies on a CPU, with all minibatches of an epoch in one operation.
 
 Gymnasium's control tasks need many small minibatches, for example 160 of 64 samples after every 512
-steps of one environment. As an MLX graph each takes 1 ms, although the arithmetic takes only 20 us.
+steps of one environment. As an MLX graph, such a minibatch takes 1 ms, although the arithmetic
+takes only 20 us.
 
 The operation supports fp32 policies without recurrent state that consist of linear layers and
 activations, and optimizers with an implementation in C. It computes the same as ``ppo/update.py``.
@@ -34,7 +35,11 @@ EPOCH = Implementation(
 )
 MAX_LAYER_OUTPUT = 1 << 18  # elements; for larger outputs of a layer, MLX uses more cores
 
-LayerSpec = tuple[int, int, int, int, int]  # fields of a Layer or a Head in ``tower.h``
+# A layer or an output head for ``tower.h``. Weights and biases are indices among the policy's
+# arrays; -1 means no bias.
+#   layer: (weight, bias, number of inputs, number of outputs, code of the activation)
+#   head:  (weight, bias, first row of the weight, number of rows, first column of the output)
+LayerSpec = tuple[int, int, int, int, int]
 
 
 def supports_epoch(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
@@ -45,7 +50,7 @@ def supports_epoch(policy: Policy, train: Train, *functions: Callable[..., Any])
         train: section [train] of the configuration.
         *functions: custom functions of the update, such as a loss.
     """
-    if ":" in train.optimizer:
+    if ":" in train.optimizer:  # a custom optimizer, MODULE:NAME
         return False
     optimizer = optimizers.find_optimizer(train.optimizer)
     return (
@@ -62,7 +67,11 @@ def supports_epoch(policy: Policy, train: Train, *functions: Callable[..., Any])
 
 
 class TowerLayers:
-    """List of a network's layers for the CPU extension, filled by the network's code."""
+    """List of a network's layers for the CPU extension, filled by ``NetworkFacts.add_c_layers``.
+
+    Attributes:
+        layers: the layers in the order of the forward pass.
+    """
 
     def __init__(self) -> None:
         self.layers: list[LayerSpec] = []
@@ -70,13 +79,13 @@ class TowerLayers:
     def add(
         self, kind: str, name: str, indices: Any, shapes: dict[str, tuple[int, ...]], *sizes: int
     ) -> None:
-        """Add a dense layer to the list.
+        """Add a dense layer to the list. The arguments are those of ``acting_in_c.CActor.add``.
 
         Args:
             kind: kind of the layer; only ``dense`` is supported.
-            name: unused.
-            indices: indices of the layer's tensors among all weights, by name.
-            shapes: unused.
+            name: unused; ``CActor`` needs the name for error messages.
+            indices: indices of the layer's arrays among all weights, by name.
+            shapes: unused; ``CActor`` checks the shapes.
             sizes: number of outputs, number of inputs, and code of the activation.
         """
         assert kind == "dense", f"a network without recurrent state has no {kind}"
@@ -85,7 +94,15 @@ class TowerLayers:
 
 
 def describe_towers(policy: Policy, weights: Any) -> Any:
-    """Describe a policy's layers and heads for the CPU extension, with tensors as indices."""
+    """Describe a policy's layers and heads for the CPU extension, with weights as indices.
+
+    A tower is the encoder and the layers of one network. Actions and value have a tower together,
+    or one each if ``policy.separate_value``.
+
+    Returns:
+        (layers of each tower, heads of each tower, index of logstd or -1, number of choices of each
+        action head): a ``Network`` in ``epoch.h``.
+    """
     counter = iter(range(len(leaves(weights))))
     indices = tree_map(lambda _: next(counter), weights)
     decoder = indices["decoder"]
@@ -104,7 +121,12 @@ def describe_towers(policy: Policy, weights: Any) -> Any:
 
 
 def _tower(policy: Policy, indices: Any) -> list[LayerSpec]:
-    """Describe the layers of a policy's encoder and network for the CPU extension."""
+    """Return the layers of a policy's encoder and network for the CPU extension.
+
+    Args:
+        policy: the policy.
+        indices: indices of the tower's arrays among all weights, a tree like the weights.
+    """
     encoder: Any = policy.encoder
     first = indices["encoder"]
     code = ACTIVATION_CODES[encoder_facts(encoder).activation(encoder)]  # type: ignore
@@ -114,7 +136,7 @@ def _tower(policy: Policy, indices: Any) -> list[LayerSpec]:
     return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.layers]
 
 
-class Epochs:
+class EpochOperation:
     """Train a policy on all minibatches of an epoch in one operation.
 
     Args:
@@ -125,7 +147,8 @@ class Epochs:
     def __init__(self, policy: Policy, train: Train) -> None:
         self._policy = policy
         self._train = train
-        self._network: Any = None  # built from the weights of the first call
+        # Result of ``describe_towers``, created from the weights of the first call.
+        self._network: Any = None
 
     def __call__(
         self,
@@ -165,19 +188,29 @@ class Epochs:
         counts = mx.stack([scaler[name] for name in precision.COUNTER_NAMES])
         moments = optimizer["momentum"], optimizer["second_moment"]
         extension: Any = cpu_extension.load_extension()
-        *new, step, metrics, ok, counts = extension.ppo_epoch(
-            *(leaves(tree) for tree in (weights, *moments)),
-            *(optimizer["step"], lr, ent_coef, counts),
-            *(*_samples(fields, adv), order, self._network),
-            (
-                *(*coefficients, train.max_grad_norm),
-                largest_kl(train.target_kl),
-                *(getattr(train, key) for key in reads),
-            ),
+        observations, targets, masks = _samples(fields, adv)
+        hyperparameters = (
+            *coefficients,
+            train.max_grad_norm,
+            largest_kl(train.target_kl),
+            *(getattr(train, key) for key in reads),
         )
-        arrays = iter(new)
+        *arrays, step, metrics, ok, counts = extension.ppo_epoch(
+            *(leaves(tree) for tree in (weights, *moments)),
+            optimizer["step"],
+            lr,
+            ent_coef,
+            counts,
+            observations,
+            targets,
+            masks,
+            order,
+            self._network,
+            hyperparameters,
+        )
+        new = iter(arrays)
         weights, first, second = (
-            tree_map(lambda _: next(arrays), tree) for tree in (weights, *moments)
+            tree_map(lambda _: next(new), tree) for tree in (weights, *moments)
         )
         state = {"momentum": first, "second_moment": second, "step": step}
         counted = dict(zip(precision.COUNTER_NAMES, mx.split(counts, 4), strict=True))
@@ -188,7 +221,12 @@ class Epochs:
 def _samples(
     fields: dict[str, Any], adv: mx.array
 ) -> tuple[mx.array, list[mx.array], mx.array | None]:
-    """Flatten a rollout into T * N samples: observations; actions and targets; masks or None."""
+    """Flatten the arrays of a rollout (T, N) into T * N samples.
+
+    Returns:
+        A tuple of the observations; a list of actions, log-probabilities, values and advantages;
+        and the action masks or None.
+    """
     T, N = adv.shape
 
     def flat(name: str) -> mx.array:

@@ -55,7 +55,7 @@ class Gathered {
   }
 
   const float* x() const { return x_.data(); }
-  Chosen chosen() const { return {actions_.data(), masks_.empty() ? nullptr : masks_.data()}; }
+  ChosenActions chosen() const { return {actions_.data(), masks_.empty() ? nullptr : masks_.data()}; }
   Targets targets() const { return {targets_.data(), targets_.data() + n_, targets_.data() + 2 * size_t(n_)}; }
 
  private:

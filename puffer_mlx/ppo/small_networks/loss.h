@@ -1,4 +1,4 @@
-// PPO's loss of a minibatch and its gradients by the policy's outputs, in closed form. Equations: ppo/loss.py and
+// PPO's loss of a minibatch and its gradients with respect to the policy's outputs, in closed form. Equations: ppo/loss.py and
 // policy/distributions.py.
 
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace puffer {
 
-// The logits of one head, which are adjacent, for the functions of ops/distributions.h. Caches the probabilities.
+// The logits of one action head, as ops/distributions.h reads them: its functions call `at`, `legal`, `keep`, `share` and `probability`.
+// `cached` stores exp(logit - largest logit), and then the probability, of each choice.
 struct RowOfLogits {
   const float* logits;
   const uint8_t* mask;  // null without masks
@@ -28,19 +29,20 @@ struct Targets {
   const float *logprob, *value, *advantage;
 };
 
-struct Chosen {
+// Actions of the rollout and the action masks.
+struct ChosenActions {
   const float* actions;  // (n, heads)
   const uint8_t* masks;  // (n, A), or null
 };
 
-constexpr int kMetrics = 7, kTotal = 3, kKl = 5;
-using Metrics = std::array<float, kMetrics>;  // in the order of METRICS
+enum Metric { kPolicy, kValue, kEntropy, kTotal, kOldKl, kKl, kClipped, kMetrics };  // in the order of METRICS in ppo/loss.py
+using Metrics = std::array<float, kMetrics>;
 
 // Mean and inverse of the unbiased standard deviation of n advantages. A single advantage isn't normalised.
-struct Scale {
+struct AdvantageScale {
   float mean = 0, inverse = 1;
 
-  Scale(const float* x, int n) {
+  AdvantageScale(const float* x, int n) {
     if (n == 1) return;
     double sum = 0, squares = 0;
     for (int i = 0; i < n; ++i) sum += x[i];
@@ -51,7 +53,7 @@ struct Scale {
   }
 };
 
-// Joint log-probability and entropy of one sample's actions, and their gradients by the policy's outputs.
+// Joint log-probability and entropy of one sample's actions, and their gradients with respect to the policy's outputs.
 class Likelihood {
  public:
   Likelihood(const std::vector<int>& sizes, bool continuous, const float* logstd)
@@ -64,16 +66,19 @@ class Likelihood {
   }
 
   float logprob = 0, entropy = 0;
-  std::vector<float> by_logprob, by_entropy;  // (A,): gradients by the logits or means
-  std::vector<float> by_logstd;               // (A,): gradient of the log-probability by logstd. The entropy's gradient by logstd is 1.
+  // Gradients of the log-probability and of the entropy with respect to the logits or means, (A,).
+  std::vector<float> by_logprob, by_entropy;
+  // Gradient of the log-probability with respect to logstd, (A,). The entropy's gradient with respect to logstd is 1.
+  std::vector<float> by_logstd;
 
-  void of(const float* outputs, const float* actions, const uint8_t* mask) {
+  // Compute the attributes above for one sample. mask: null without masks.
+  void compute(const float* outputs, const float* actions, const uint8_t* mask) {
     logprob = entropy = 0;
-    continuous_ ? of_normals(outputs, actions) : of_choices(outputs, actions, mask);
+    continuous_ ? compute_continuous(outputs, actions) : compute_discrete(outputs, actions, mask);
   }
 
  private:
-  void of_normals(const float* means, const float* actions) {
+  void compute_continuous(const float* means, const float* actions) {
     for (int j = 0; j < outputs_; ++j) {
       float distance = (actions[j] - means[j]) * precision_[j];
       logprob += normal_logprob(distance, logstd_[j]);
@@ -83,8 +88,9 @@ class Likelihood {
     }
   }
 
-  void of_choices(const float* logits, const float* actions, const uint8_t* mask) {
-    for (size_t head = 0, first = 0; head < sizes_.size(); first += sizes_[head++]) {
+  void compute_discrete(const float* logits, const float* actions, const uint8_t* mask) {
+    size_t first = 0;
+    for (size_t head = 0; head < sizes_.size(); ++head) {
       int size = sizes_[head], action = int(actions[head]);
       RowOfLogits row{logits + first, mask ? mask + first : nullptr, by_logprob.data() + first};
       float log_sum, head_entropy, chosen;
@@ -93,6 +99,7 @@ class Likelihood {
         categorical_gradient(row, k, action, log_sum, head_entropy, by_logprob[first + k], by_entropy[first + k]);
       logprob += chosen;
       entropy += head_entropy;
+      first += size;
     }
   }
 
@@ -103,11 +110,11 @@ class Likelihood {
   std::vector<float> precision_;
 };
 
-// Return the metrics of n samples. y (n, A + 1): the policy's outputs, the value last. Writes the loss's gradients dy (n, A + 1) by y,
-// and dlogstd (A,) unless it is null.
+// Compute PPO's loss of n samples: return its metrics, and write its gradients. y (n, A + 1): the policy's outputs, the value last.
+// dy (n, A + 1): gradients with respect to y. dlogstd (A,): gradients with respect to logstd, or null for discrete actions.
 inline Metrics ppo_loss(Likelihood& likelihood, const PPOCoefficients& c, const float* y, int A, int n,
-                        const Chosen& chosen, int heads, const Targets& targets, float* dy, float* dlogstd) {
-  Scale scale(targets.advantage, n);
+                        const ChosenActions& chosen, int heads, const Targets& targets, float* dy, float* dlogstd) {
+  AdvantageScale scale(targets.advantage, n);
   std::array<double, kMetrics> sums = {};
   float each = 1.0f / n;
   PPOTerms terms;
@@ -115,7 +122,7 @@ inline Metrics ppo_loss(Likelihood& likelihood, const PPOCoefficients& c, const 
   for (int i = 0; i < n; ++i) {
     auto row = y + int64_t(i) * (A + 1);
     auto d = dy + int64_t(i) * (A + 1);
-    likelihood.of(row, chosen.actions + int64_t(i) * heads, chosen.masks ? chosen.masks + int64_t(i) * A : nullptr);
+    likelihood.compute(row, chosen.actions + int64_t(i) * heads, chosen.masks ? chosen.masks + int64_t(i) * A : nullptr);
     float gain = -(targets.advantage[i] - scale.mean) * scale.inverse, old = targets.value[i];
     ppo_terms(likelihood.logprob, targets.logprob[i], gain, row[A], old, old, targets.advantage[i], c, terms);
 
@@ -125,16 +132,16 @@ inline Metrics ppo_loss(Likelihood& likelihood, const PPOCoefficients& c, const 
       if (dlogstd) dlogstd[k] += each * terms.by_logprob * likelihood.by_logstd[k];
     }
     d[A] = each * c.vf_coef * terms.by_value;
-    sums[0] += terms.policy;
-    sums[1] += 0.5 * terms.square;
-    sums[2] += likelihood.entropy;
-    sums[4] += terms.old_kl;
-    sums[5] += terms.kl;
-    sums[6] += terms.is_clipped;
+    sums[kPolicy] += terms.policy;
+    sums[kValue] += 0.5 * terms.square;
+    sums[kEntropy] += likelihood.entropy;
+    sums[kOldKl] += terms.old_kl;
+    sums[kKl] += terms.kl;
+    sums[kClipped] += terms.is_clipped;
   }
   Metrics metrics;
   for (int k = 0; k < kMetrics; ++k) metrics[k] = float(sums[k] / n);
-  metrics[3] = ppo_total(metrics[0], metrics[1], metrics[2], c);
+  metrics[kTotal] = ppo_total(metrics[kPolicy], metrics[kValue], metrics[kEntropy], c);
   return metrics;
 }
 

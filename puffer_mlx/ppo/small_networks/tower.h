@@ -61,7 +61,8 @@ class Tower {
       product(tensors, head.weight, head.row, head.bias, x, n, width, head.count, y + head.column, outputs_);
   }
 
-  // Compute the gradients by all tensors. x: input of the previous `forward`. dy (n, outputs): gradients by the outputs.
+  // Compute the loss's gradients with respect to the tower's weights and biases, and store them in tensors.gradients. x: input of the
+  // previous `forward`. dy (n, outputs): gradients of the loss with respect to the outputs.
   void backward(const Tensors& tensors, const float* x, int n, const float* dy) {
     int width = layers_.back().width;
     const float* features = after_.back().data();
@@ -115,7 +116,7 @@ class Tower {
   std::vector<Head> heads_;
   int outputs_;
   std::vector<std::vector<float>> before_, after_;  // outputs of each layer before and after its activation
-  std::vector<float> gradient_, below_;             // gradients by a layer's output and by its input
+  std::vector<float> gradient_, below_;             // gradients with respect to a layer's output and its input
 };
 
 }  // namespace puffer

@@ -36,7 +36,7 @@ def adam(
     eps: float,
     weight_decay: float = 0.0,
 ) -> tuple[Tree, Tree]:
-    """Apply Adam's equations to all weights, as step number t.
+    """Make step number t of Adam: update all weights with these equations.
 
         m = beta1 m + (1 - beta1) g
         v = beta2 v + (1 - beta2) g^2
@@ -58,14 +58,14 @@ def adam(
     """
     step = state["step"] + 1
     rate = lr / _correction(beta1, step)
-    root = mx.rsqrt(_correction(beta2, step))
+    inverse_root = mx.rsqrt(_correction(beta2, step))
     first = tree_map(lambda m, g: beta1 * m + (1 - beta1) * g, state["momentum"], grads)
     second = tree_map(
         lambda v, g: beta2 * v + (1 - beta2) * mx.square(g), state["second_moment"], grads
     )
 
     def update(w: mx.array, m: mx.array, v: mx.array) -> mx.array:
-        return w * (1 - lr * weight_decay) - rate * m / (root * mx.sqrt(v) + eps)
+        return w * (1 - lr * weight_decay) - rate * m / (inverse_root * mx.sqrt(v) + eps)
 
     new = tree_map(update, weights, first, second)
     return new, {"momentum": first, "second_moment": second, "step": step}
@@ -73,7 +73,8 @@ def adam(
 
 def _correction(beta: float, step: mx.array) -> mx.array:
     """Return Adam's bias correction 1 - beta^step, accurate even if beta is close to 1."""
-    return -mx.expm1(step * (math.log(beta) if beta else -math.inf))
+    log_beta = math.log(beta) if beta else -math.inf  # math.log(0) raises an exception
+    return -mx.expm1(step * log_beta)
 
 
 def step(
@@ -109,21 +110,21 @@ def step(
     Returns:
         Weights, state, and a scalar flag, true if the weights were updated.
     """
-    betas = {"beta1": beta1, "beta2": beta2, "eps": eps}
+    constants = {"beta1": beta1, "beta2": beta2, "eps": eps}
     fused = STEP.choose()
     if fused is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
-            return adam(weights, grads, state, lr=lr, weight_decay=weight_decay, **betas)
+            return adam(weights, grads, state, lr=lr, weight_decay=weight_decay, **constants)
 
         return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
     trees = weights, grads, state["momentum"], state["second_moment"]
-    operation = partial(fused, decay=weight_decay, **betas)
+    operation = partial(fused, decay=weight_decay, **constants)
     return fused_step(operation, trees, weights, state, state["step"], lr, loss, max_grad_norm)
 
 
 STEP = Implementation(("ppo.optimizers.adam",), "Adam in one call", cpu="adam_step")
-OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), True)
+OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), in_small_networks=True)
 
 record(__name__)

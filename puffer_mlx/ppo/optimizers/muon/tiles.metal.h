@@ -43,8 +43,8 @@ FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> 
   }
 }
 
-// Add the tile at (first, second) of the product left times right to `sums`. inners: inner dimension. LEFT and RIGHT: 1 if the factor
-// is stored transposed.
+// Multiply two matrices: add the tile at row `first` and column `second` of the product left times right to `sums`. inners: inner
+// dimension of the product. LEFT and RIGHT: 1 if this factor is stored transposed. lefts, rights: buffers in shared memory.
 template <int EXACT, int LEFT, int RIGHT, class Low>
 FUNCTION void multiply_tile(IN_THREAD const Stored<Low>& left, IN_THREAD const Stored<Low>& right, int inners, int first,
                             int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me,
