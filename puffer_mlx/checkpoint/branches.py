@@ -161,69 +161,82 @@ def _find_folder(path: str, config: Config, required_file: str) -> Path:
         UserError: The checkpoint doesn't exist.
         OSError: A folder can't be read.
     """
-    home = Path(config.base.checkpoint_dir) / config.slug
-    runs = _runs_folder("best", path, home)
+    env_runs = Path(config.base.checkpoint_dir) / config.slug
+    runs = _runs_folder("best", path, env_runs)
     if runs and (head := newest_checkpoint(runs)):
         path = str(best_checkpoint(head.folder.parent))
-    runs = _runs_folder("latest", path, home)
+    runs = _runs_folder("latest", path, env_runs)
     if runs:
         root = runs
         checkpoint = newest_checkpoint(root, required_file)
     else:
-        candidates = (Path(path), home / path)
+        candidates = (Path(path), env_runs / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
-            if root.is_symlink() and not CHECKPOINT_NAME.fullmatch(root.name):
-                # The target of ``best`` may be a link too, to a checkpoint on another disk.
-                linked = root.parent / root.readlink()
-                if CHECKPOINT_NAME.fullmatch(linked.name) and linked.parent == root.parent:
-                    root = linked
-            target = root.resolve()
-            if not root.is_symlink() or (
-                CHECKPOINT_NAME.fullmatch(root.name) and not _is_alias(root)
-            ):
-                # Callers use the parent as the run folder; that of ".." or "" isn't.
-                return target if root.name in ("", "..") else root
-            if target.parent != root.parent.resolve():  # ``best`` must stay in the run folder
-                message = f"{root} is a link to {target}, outside its folder"
-                raise UserError(message, f"name {target}")
-            return root.parent / target.name
+            return _follow_alias(root)
         checkpoint = next(reversed(list_checkpoints(root, required_file)), None)
     run = checkpoint.folder.parent if checkpoint else root
-    # A broken link may be a newer checkpoint than the one found.
-    for link in run.iterdir() if run.is_dir() else ():
-        if CHECKPOINT_NAME.fullmatch(link.name) and (
-            not checkpoint or link.name > checkpoint.folder.name
-        ):
+    paths = run.iterdir() if run.is_dir() else ()
+    for link in paths:  # a broken link may be a newer checkpoint than the one found
+        is_newer = not checkpoint or link.name > checkpoint.folder.name
+        if is_newer and CHECKPOINT_NAME.fullmatch(link.name):
             _refuse_broken_link(link)
     if checkpoint is None:
         if path == "latest" or root.is_dir():
-            hint = _not_found(path, home)[1] if path == "latest" else f"train first, or {NAME_HINT}"
+            hint = (
+                _not_found(path, env_runs)[1]
+                if path == "latest"
+                else f"train first, or {NAME_HINT}"
+            )
             raise UserError(f"there is no checkpoint in {root}", hint)
-        raise UserError(*_not_found(path, home))
+        raise UserError(*_not_found(path, env_runs))
     return checkpoint.folder
 
 
-def _runs_folder(keyword: str, path: str, home: Path) -> Path | None:
+def _follow_alias(path: Path) -> Path:
+    """Return a checkpoint's path in its run folder, following a link such as ``best``.
+
+    A checkpoint that is itself a link, for example to another disk, isn't followed.
+
+    Raises:
+        UserError: The link leads to a checkpoint outside its folder.
+    """
+    if path.is_symlink() and not CHECKPOINT_NAME.fullmatch(path.name):
+        # The target of ``best`` may be a link too, to a checkpoint on another disk.
+        linked = path.parent / path.readlink()
+        if CHECKPOINT_NAME.fullmatch(linked.name) and linked.parent == path.parent:
+            path = linked
+    target = path.resolve()
+    is_checkpoint_link = CHECKPOINT_NAME.fullmatch(path.name) and not _is_alias(path)
+    if not path.is_symlink() or is_checkpoint_link:
+        # Callers use the parent as the run folder; that of ".." or "" isn't.
+        return target if path.name in ("", "..") else path
+    if target.parent != path.parent.resolve():  # ``best`` must stay in the run folder
+        message = f"{path} is a link to {target}, outside its folder"
+        raise UserError(message, f"name {target}")
+    return path.parent / target.name
+
+
+def _runs_folder(keyword: str, path: str, env_runs: Path) -> Path | None:
     """Return the folder of runs that a path such as ``best`` or ``breakout/best`` selects.
 
     Args:
         keyword: ``best`` or ``latest``.
         path: Path that the user named.
-        home: Folder of the environment's runs.
+        env_runs: Folder of the environment's runs.
 
     Returns:
         The folder, or None if the path ends with another word or is an existing folder. Only
         ``latest`` alone always selects the newest run.
     """
     above, _, last = path.rpartition("/")
-    is_folder = Path(path).is_dir() or (home / path).is_dir()
+    is_folder = Path(path).is_dir() or (env_runs / path).is_dir()
     if last != keyword or (is_folder and path != "latest"):
         return None
     if not above:
-        return home
+        return env_runs
     return next(
-        (p for p in (Path(above), home / above) if p.is_dir() and newest_checkpoint(p)), None
+        (p for p in (Path(above), env_runs / above) if p.is_dir() and newest_checkpoint(p)), None
     )
 
 
@@ -282,22 +295,22 @@ def find_any_checkpoint(
     )
 
 
-def _not_found(path: str, home: Path) -> tuple[str, str]:
+def _not_found(path: str, env_runs: Path) -> tuple[str, str]:
     """Return the error message and hint for a path without a checkpoint.
 
     Args:
         path: Path that the user named.
-        home: Folder of the environment's runs.
+        env_runs: Folder of the environment's runs.
     """
     message = f"there is no checkpoint in {path}"
-    if home / path != Path(path):
-        message += f": neither {path} nor {home / path} is a folder"
-    runs = sorted(run.name for run in home.glob("*"))
-    other_runs = sorted(f"{run.parent.name}/{run.name}" for run in home.parent.glob("*/*"))
+    if env_runs / path != Path(path):
+        message += f": neither {path} nor {env_runs / path} is a folder"
+    runs = sorted(run.name for run in env_runs.glob("*"))
+    other_runs = sorted(f"{run.parent.name}/{run.name}" for run in env_runs.parent.glob("*/*"))
     if runs:
         return message, f"existing runs: {', '.join(runs[-3:])}"
     if other_runs:
-        return message, f"{home.name} has no run yet; other runs: {', '.join(other_runs[-3:])}"
+        return message, f"{env_runs.name} has no run yet; other runs: {', '.join(other_runs[-3:])}"
     return message, f"train first, or {NAME_HINT}"
 
 

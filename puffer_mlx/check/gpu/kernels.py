@@ -1,5 +1,6 @@
 """Checks that compare fused operations and minibatches with plain MLX in float32 on the CPU."""
 
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -216,17 +217,21 @@ class MinibatchCase:
         old_logprob, old_value, rewards, terminals = map(
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )
-        read = self.actions, None, 1 - self.terminals
+        not_done = 1 - self.terminals
         targets = Targets(old_logprob, old_value, rewards=rewards, terminals=terminals)
         state = _arrays(self.state)
         observations = mx.array(self.observations)
-        batch = Minibatch(observations, *map(_arrays, read), targets=targets, state=state)
-        scale = mx.array(1024.0)
+        actions = _arrays(self.actions)
+        batch = Minibatch(
+            observations, actions, None, _arrays(not_done), targets=targets, state=state
+        )
+        entropy_coefficient = mx.array(0.01)
+        loss_scale = mx.array(1024.0)  # used by fp16 only
         (_, _, ratios, _, adv), grads = update.gradients(
-            _arrays(self.weights), batch, mx.array(0.01), scale
+            _arrays(self.weights), batch, entropy_coefficient, loss_scale
         )
         if precision == "fp16":
-            grads = tree_map(lambda grad: grad / scale, grads)
+            grads = tree_map(lambda grad: grad / loss_scale, grads)
         arrays = {f"gradient by {name}": array for name, array in named_arrays(grads)}
         arrays |= {"ratios": ratios, "advantages": adv}
         return {name: np.array(array).astype(np.float64) for name, array in arrays.items()}
@@ -244,6 +249,7 @@ def check_minibatch(quick: bool) -> str:
     """
     need_gpu()
     worst = WorstCase()
+    # (network, hidden units, in one launch, numbers of choices per action head)
     cases = [(network, H, False, (5,)) for network in NETWORKS]
     one_launch_cases = [
         (network, ONE_LAUNCH_HIDDEN, True, actions)
@@ -255,8 +261,8 @@ def check_minibatch(quick: bool) -> str:
         as_bytes = actions == (1, 1)  # combined with uint8 observations
         with on(mx.Device(mx.cpu)):
             policy = small_policy(network, actions, True, hidden)
-            padded = -(-S // ONE_LAUNCH_SEGMENTS) * ONE_LAUNCH_SEGMENTS
-            case = MinibatchCase(policy, as_bytes, padded if one_launch else S)
+            segments = ONE_LAUNCH_SEGMENTS * math.ceil(S / ONE_LAUNCH_SEGMENTS)
+            case = MinibatchCase(policy, as_bytes, segments if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:
             # Far above the rounding error, which can move a value across a kink of the loss.
