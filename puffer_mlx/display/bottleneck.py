@@ -38,7 +38,7 @@ class PerfContext:
         backend_is_set: True if ``vec.backend`` isn't auto, so that backends weren't measured.
         environments: Number of environments; 0 if unknown. More threads would have no work.
         in_c: True if C code computes entire rollouts, so that groups have no effect.
-        started: Number of epochs before the run was started or resumed.
+        epochs_before: Number of epochs before the run was started or resumed.
     """
 
     device: str
@@ -57,7 +57,7 @@ class PerfContext:
     backend_is_set: bool = False
     environments: int = 0
     in_c: bool = False
-    started: int = 0
+    epochs_before: int = 0
 
     @property
     def max_threads(self) -> int:
@@ -146,7 +146,8 @@ def find_bottleneck(logs: Record, context: PerfContext) -> str:
         option would help, phases weren't measured, or the epoch compiled kernels.
     """
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
-    if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING_EPOCHS:
+    epochs = logs.get("epoch", math.inf) - context.epochs_before
+    if not sum(spent.values()) or epochs <= COMPILING_EPOCHS:
         return ""
     busy = {name: seconds for name, seconds in spent.items() if name not in WAIT_PHASES}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))

@@ -58,7 +58,7 @@ class Ranks(SingleProcess):
         # Function that sends bytes to all ranks; ``use_host_all_gather`` replaces it.
         self._gather_bytes = partial(exchange.all_gather_bytes, group)
         self._synced_epochs = 0
-        self._statistics: dict[str, np.ndarray] = {}  # common to all ranks
+        self._common_statistics: dict[str, np.ndarray] = {}  # the same on all ranks
 
     def local_config(self, config: Config) -> Config:
         """Return the configuration of this rank's shard of the agents and minibatches."""
@@ -160,20 +160,20 @@ class Ranks(SingleProcess):
 
     def begin_statistics(self, vec: VecEnv) -> None:
         """Store the normalization statistics that all ranks have before they add samples."""
-        self._statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
+        self._common_statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
         """Merge the samples that all ranks added to the normalization statistics.
 
         These are the samples since the last call, or since ``begin_statistics``.
         """
-        if not self._statistics or not isinstance(vec, HasNormalizer):
+        if not self._common_statistics or not isinstance(vec, HasNormalizer):
             return
         messages = self._gather_checked(to_bytes(vec.statistics()))
-        self._statistics = exchange.merged_moments(
-            self._statistics, [from_bytes(data) for data in messages]
+        self._common_statistics = exchange.merged_moments(
+            self._common_statistics, [from_bytes(data) for data in messages]
         )
-        vec.restore_statistics(self._statistics)
+        vec.restore_statistics(self._common_statistics)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class Scores:
     Args:
         episodes: Records of episodes, ordered by environment and then by time.
         environments: Number of environments E.
-        each: Episodes requested from every environment.
+        each: Episodes k requested from each environment.
         unfinished: Environments that didn't finish within the step limit.
         steps: Steps of every agent.
         seconds: Duration of the evaluation.
@@ -207,8 +207,8 @@ class AgentStepper:
             self.vec.wait(group)
 
 
-def eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
-    """Return the configuration of environments for an evaluation.
+def seeded_eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
+    """Return the configuration of environments for an evaluation with a given seed.
 
     Evaluations with different seeds use different environment seeds.
 

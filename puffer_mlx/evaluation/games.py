@@ -14,7 +14,7 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, max_environments
+from puffer_mlx.evaluation.episodes import MAX_STEPS, max_environments, seeded_eval_config
 from puffer_mlx.evaluation.players import Player
 from puffer_mlx.evaluation.results import PairResult, Tally
 from puffer_mlx.vec.base import DeclaresPolicies, Environments, VecEnv
@@ -144,7 +144,8 @@ class DistinctGames:
     def __init__(self, order: np.ndarray) -> None:
         self._order = order
         self._running_codes = [0] * len(order)  # checksums of the games in progress
-        self._showing_last = np.zeros(len(order), bool)  # environments that show last observations
+        # Environments whose rows show the last observations of the game that has ended.
+        self._showing_last = np.zeros(len(order), bool)
         self._game_codes: set[int] = set()
 
     @property
@@ -164,7 +165,8 @@ class DistinctGames:
         Args:
             finished: Environments whose game has ended, (E,) bool.
             counted: Environments whose game counts, (E,) bool.
-            shows_last: True if the step after a game's end only starts a new game.
+            shows_last: True if environments first show a game's last observations, so that another
+                step only starts the new game.
         """
         for e in np.flatnonzero(counted).tolist():
             self._game_codes.add(self._running_codes[e])
@@ -330,7 +332,7 @@ def play_pairs(
     even_games = games + games % SIDES
     count = max(SIDES, min(even_limit, even_games))
     games_each = -(-games // count)
-    pair_config = eval_config(config, count, agents, seed)
+    pair_config = seeded_eval_config(config, count, agents, seed)
     expected = len(pairs) * games_each * count
     results: PairResults = {}
     for number, (i, j) in enumerate(pairs):

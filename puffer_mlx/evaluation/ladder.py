@@ -27,9 +27,9 @@ from puffer_mlx.evaluation.episodes import (
     AgentStepper,
     Scores,
     environments_needed,
-    eval_config,
     main_score_name,
     score_episodes,
+    seeded_eval_config,
 )
 from puffer_mlx.evaluation.games import (
     GameProgress,
@@ -242,7 +242,7 @@ def play_environment_bots(
     results = []
     agents = check_environment_bots(settings, spec)
     count = environments_needed(games, max(1, config.selfplay.eval_bot_envs // agents), agents)
-    with make(eval_config(settings, count, agents, seed)) as environments:
+    with make(seeded_eval_config(settings, count, agents, seed)) as environments:
         score_name = PERF_SCORE
         for bot_index, number in enumerate(bots):
             select_bot(environments, number)

@@ -81,9 +81,9 @@ class PairResult(NamedTuple):
 
     @property
     def independent(self) -> Tally:
-        """Wins, draws and losses, scaled from all games to the number of distinct games.
+        """Wins, draws and losses as if only the distinct games had been played.
 
-        Repeated games aren't independent evidence.
+        They are scaled from all games, because repeated games aren't independent evidence.
         """
         total = self.total
         if self.distinct is None:

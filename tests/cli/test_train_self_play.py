@@ -10,7 +10,7 @@ from running import records
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
 from puffer_mlx.evaluation import ladder
-from puffer_mlx.evaluation.episodes import eval_config
+from puffer_mlx.evaluation.episodes import seeded_eval_config
 from puffer_mlx.evaluation.games import play_pair
 from puffer_mlx.evaluation.players import policy_player
 from puffer_mlx.training.trainer import Trainer
@@ -67,7 +67,7 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
         ]
         seed = settings.base.seed
         for rung, other in zip(found.results, players[1:], strict=True):
-            own = eval_config(settings, 40, 2, seed)
+            own = seeded_eval_config(settings, 40, 2, seed)
             with vec.make(own, 1) as boards:
                 result = play_pair(players[0], other, boards, 1, seed)
             assert rung.tally == result.total and rung.games == 40

@@ -160,12 +160,12 @@ def compare_with_host(env: EnvUnderTest) -> Finding:
     return ok(f"the GPU's results are the CPU's{equality}: {counts}; {speed}")
 
 
-def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
+def unsupported_features(folder: Path, differ_in_agents: bool = False) -> list[str]:
     """Return the reasons why an environment can't run on a GPU, as texts.
 
     Args:
         folder: Folder with the environment's sources.
-        unequal: True if its environments have different numbers of agents.
+        differ_in_agents: True if its environments have different numbers of agents.
     """
     if folder_release(folder) == "5.0":
         return ["only environments with PufferLib 4.0's interface can run on a GPU"]
@@ -177,6 +177,6 @@ def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
         "binding.c doesn't define MY_STATE_PLAIN, so its state may be more than its struct": (
             "MY_STATE_PLAIN" not in defined
         ),
-        "its environments have different numbers of agents": unequal,
+        "its environments have different numbers of agents": differ_in_agents,
     }
     return [reason for reason, holds in reasons.items() if holds]
