@@ -294,7 +294,7 @@ def breakout_on_a_gpu(cpu, monkeypatch):
         whole = None if train.rollout_device == "cpu" else placement.gpu_rollouts
         return replace(placement, overlap=train.overlap, gpu_rollouts=whole)
 
-    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(trainer, "choose_placement", place)
     monkeypatch.setattr(runs, "need_gpu", lambda: None)
     monkeypatch.setattr(runs, "TIMED_OPTIONS", BREAKOUT.split())
     monkeypatch.setattr(runs, "MEASURED_EPOCHS", 1)
@@ -322,7 +322,7 @@ def test_first_ratios_compare_log_probabilities_of_rollouts_in_one_launch(cpu, m
         found = real(self, *given)
         return found._replace(logprobs=found.logprobs + off)
 
-    monkeypatch.setattr(trainer, "place", rolling_out_there)
+    monkeypatch.setattr(trainer, "choose_placement", rolling_out_there)
     monkeypatch.setattr(RolloutOnGPU, "launch", launch)
     monkeypatch.setattr(runs, "NETWORKS", ["MinGRU"])
     with emulated_gpu() as gpu:

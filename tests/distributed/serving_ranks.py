@@ -56,7 +56,7 @@ def on_gpu() -> Iterator[None]:
             assert (train.rollout_device, train.overlap) == ("gpu-kernel", False)
         return rolling_out_there(given, *others)
 
-    with mock.patch.object(trainer, "place", place), emulated_gpu() as gpu:
+    with mock.patch.object(trainer, "choose_placement", place), emulated_gpu() as gpu:
         yield
     assert any(name.startswith("rollout_") for name in gpu.names)
 
@@ -69,7 +69,7 @@ def one_without_muon() -> Iterator[None]:
         "machine": lambda: "emulated",
         "cache_directory": lambda: Path(f"cache{RANK}").absolute(),
     }
-    with mock.patch.object(trainer, "place", rolling_out_there), emulated_gpu() as gpu:
+    with mock.patch.object(trainer, "choose_placement", rolling_out_there), emulated_gpu() as gpu:
         real = type(gpu).__call__
 
         def call(self, name, **given):
