@@ -367,7 +367,7 @@ def build_epoch(trainer: Trainer) -> None:
 
 
 def place_on_gpu(acting: Acting, *_: Any) -> Placement:
-    """Choose the placement as on a GPU, but with arrays on the CPU. Replaces ``choose_placement``."""
+    """Choose the placement as on a GPU, with arrays on the CPU. Replaces ``choose_placement``."""
     device = mx.Device(mx.cpu)
     settings, environments, policy, assignment = acting
     train = settings.train
