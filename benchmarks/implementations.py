@@ -367,7 +367,7 @@ def build_epoch(trainer: Trainer) -> None:
 
 
 def place_on_gpu(acting: Acting, *_: Any) -> Placement:
-    """Choose the placement as on a GPU, but with arrays on the CPU. Replaces ``place``."""
+    """Choose the placement as on a GPU, with arrays on the CPU. Replaces ``choose_placement``."""
     device = mx.Device(mx.cpu)
     settings, environments, policy, assignment = acting
     train = settings.train
@@ -394,7 +394,9 @@ def count(row: Row, dry: bool) -> dict[str, int]:
     with contextlib.ExitStack() as stack:
         if builds and not has_gpu():
             stack.enter_context(building_for("cuda", ones))
-            stack.enter_context(mock.patch(PACKAGE + "training.trainer.place", place_on_gpu))
+            stack.enter_context(
+                mock.patch(PACKAGE + "training.trainer.choose_placement", place_on_gpu)
+            )
             if HOST in row.words:  # the CPU acts as a GPU
                 stack.enter_context(mock.patch(ACTORS[0], no_result))
         result, without = (launches_of(row, fused, builds) for fused in (True, False))

@@ -156,7 +156,8 @@ def run_item(item: Item, failed: set[str], *arguments: Any) -> Findings:
         findings = [fail(error.message, error.hint, traceback.format_exc())]
     except Exception as error:
         details = traceback.format_exc()
-        location = "; ".join(line.strip() for line in details.splitlines()[-3:-1])
+        raising_lines = details.splitlines()[-3:-1]  # file and code line that raised the error
+        location = "; ".join(line.strip() for line in raising_lines)
         findings = [fail(f"{type(error).__name__}: {error}", location, details)]
     if worst_verdict(findings) == FAIL:
         failed.add(item.name)
@@ -181,7 +182,7 @@ def serve_items(items: Sequence[Item], failed: set[str], timeout: float, *argume
     """Run checks and write the findings of each as a line of JSON to standard output.
 
     This runs in the process that ``run_in_worker`` starts. Everything that the checks print goes to
-    standard error, as does the traceback of a check shortly before its timeout.
+    standard error. If a check nearly exceeds its timeout, its traceback is printed there, too.
     """
     with os.fdopen(os.dup(1), "w", buffering=1) as lines:
         os.dup2(2, 1)

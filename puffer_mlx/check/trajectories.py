@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.config import Policy as Settings
+from puffer_mlx.config import Policy as PolicySettings
 from puffer_mlx.config import Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
@@ -58,7 +58,7 @@ def compare_trajectories(
 ) -> TrajectoryComparison | None:
     """Step environments on the GPU and on the host with the same actions, and compare the rows.
 
-    A new policy on the GPU samples the actions.
+    A policy with initial weights samples the actions on the GPU.
 
     Args:
         make: Creates a ``NativeVec`` with one group. All calls create equal environments.
@@ -70,7 +70,9 @@ def compare_trajectories(
     """
     with make() as gpu_vec, make() as host_vec:
         N = host_vec.num_agents
-        policy = make_policy(host_vec.spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
+        policy = make_policy(
+            host_vec.spec, PolicySettings(hidden_size=HIDDEN, num_layers=1), Torch()
+        )
         choose_kernel = rollouts_in_steps if in_steps else rollouts_on_gpu
         kernel = choose_kernel(policy, gpu_vec, HORIZON)
         if kernel is None:
@@ -89,13 +91,13 @@ def compare_trajectories(
         times = []
         result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.description)
         for rollout in range(rollouts):
-            buffer.begin(buffer)
+            buffer.begin(buffer)  # continue from the buffer's last rows
             noise = policy.distribution.noise(mx.random.key(rollout), (HORIZON, N))
             mx.eval(weights, states, noise)
             began = time.perf_counter()
             states = gpu.collect(buffer, device_environments, weights, states, noise)
             times.append(time.perf_counter() - began)
-            fields = {k: np.array(a) for k, a in buffer.fields.items() if a is not None}
+            fields = {name: np.array(a) for name, a in buffer.fields.items() if a is not None}
             for t in range(HORIZON):
                 differences = _largest_differences(fields, t, rows)
                 result.difference = max(

@@ -1,4 +1,4 @@
-"""Find checkpoints: the newest, the best, or a given one.
+"""Find checkpoints (the newest, the best, or a given one), and record the lineage of new ones.
 
 Resuming from an earlier checkpoint starts a new branch and abandons later checkpoints of the old
 branch. Each checkpoint records its lineage, a list of [branch, step at which the branch starts]:
@@ -17,6 +17,7 @@ import math
 import re
 import time
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,11 +59,13 @@ class CheckpointInfo(NamedTuple):
 
     def is_ancestor_of(self, head: "CheckpointInfo") -> bool:
         """Return True if a newer checkpoint ``head`` was trained further from this checkpoint."""
-        begins = dict(zip((branch for branch, _ in head.lineage), head.lineage[1:], strict=False))
         branch = self.lineage[-1][0]
-        if branch == head.lineage[-1][0]:
-            return self.step <= head.step
-        return branch in begins and self.step <= begins[branch][1]
+        last_steps = {  # last step of each branch that leads to ``head``
+            earlier_branch: next_begin
+            for (earlier_branch, _), (_, next_begin) in pairwise(head.lineage)
+        }
+        last_steps[head.lineage[-1][0]] = head.step
+        return branch in last_steps and self.step <= last_steps[branch]
 
 
 def lineage_metadata(lineage: Lineage) -> dict[str, str]:
@@ -86,9 +89,10 @@ def list_checkpoints(folder: Path, required_file: str = WEIGHTS) -> list[Checkpo
     with report_read_errors(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
         folders = [p for p in paths if CHECKPOINT_NAME.fullmatch(p.name) and not _is_alias(p)]
-        all_infos = [checkpoint_info(path, required_file) for path in folders]
-    infos = sorted((each for each in all_infos if each), key=lambda each: each.order)
-    return sorted(infos, key=lambda each: (each.is_ancestor_of(infos[-1]), *each.order))
+        infos = [checkpoint_info(path, required_file) for path in folders]
+    complete = sorted((info for info in infos if info), key=lambda info: info.order)
+    abandoned = [info for info in complete if not info.is_ancestor_of(complete[-1])]
+    return abandoned + [info for info in complete if info.is_ancestor_of(complete[-1])]
 
 
 def newest_checkpoint(runs: Path, required_file: str = WEIGHTS) -> CheckpointInfo | None:
@@ -103,9 +107,10 @@ def newest_checkpoint(runs: Path, required_file: str = WEIGHTS) -> CheckpointInf
     """
     with report_read_errors(runs):
         folders = list(runs.iterdir()) if runs.is_dir() else []
+    # If the folder is missing, a broken link to it or to a folder above may be the reason.
     above = () if runs.is_dir() else (runs, *runs.parents)
     for path in (*above, *(run for run in folders if run.name.isdecimal())):
-        _refuse_dangling(path)
+        _refuse_broken_link(path)
     by_run = (list_checkpoints(run, required_file) for run in folders if run.is_dir())
     heads = [infos[-1] for infos in by_run if infos]
     return max(heads, key=lambda head: (head.saved, head.folder), default=None)
@@ -116,7 +121,7 @@ def _is_alias(path: Path) -> bool:
     return path.is_symlink() and path.resolve().parent == path.parent.resolve()
 
 
-def _refuse_dangling(path: Path) -> None:
+def _refuse_broken_link(path: Path) -> None:
     """Raise an error if a path is a broken link.
 
     Raises:
@@ -156,69 +161,82 @@ def _find_folder(path: str, config: Config, required_file: str) -> Path:
         UserError: The checkpoint doesn't exist.
         OSError: A folder can't be read.
     """
-    home = Path(config.base.checkpoint_dir) / config.slug
-    runs = _runs_folder("best", path, home)
+    env_runs = Path(config.base.checkpoint_dir) / config.slug
+    runs = _runs_folder("best", path, env_runs)
     if runs and (head := newest_checkpoint(runs)):
         path = str(best_checkpoint(head.folder.parent))
-    runs = _runs_folder("latest", path, home)
+    runs = _runs_folder("latest", path, env_runs)
     if runs:
         root = runs
         checkpoint = newest_checkpoint(root, required_file)
     else:
-        candidates = (Path(path), home / path)
+        candidates = (Path(path), env_runs / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
-            if root.is_symlink() and not CHECKPOINT_NAME.fullmatch(root.name):
-                # The target of ``best`` may be a link too.
-                step = root.parent / root.readlink()
-                root = (
-                    step
-                    if CHECKPOINT_NAME.fullmatch(step.name) and step.parent == root.parent
-                    else root
-                )
-            target = root.resolve()
-            if not root.is_symlink() or (
-                CHECKPOINT_NAME.fullmatch(root.name) and not _is_alias(root)
-            ):
-                # The parent must be the run folder.
-                return target if root.name in ("", "..") else root
-            if target.parent != root.parent.resolve():  # ``best`` must stay in the run folder
-                message = f"{root} is a link to {target}, outside its folder"
-                raise UserError(message, f"name {target}")
-            return root.parent / target.name
+            return _follow_alias(root)
         checkpoint = next(reversed(list_checkpoints(root, required_file)), None)
     run = checkpoint.folder.parent if checkpoint else root
-    for link in run.iterdir() if run.is_dir() else ():
-        if CHECKPOINT_NAME.fullmatch(link.name) and (
-            not checkpoint or link.name > checkpoint.folder.name
-        ):
-            _refuse_dangling(link)
+    paths = run.iterdir() if run.is_dir() else ()
+    for link in paths:  # a broken link may be a newer checkpoint than the one found
+        is_newer = not checkpoint or link.name > checkpoint.folder.name
+        if is_newer and CHECKPOINT_NAME.fullmatch(link.name):
+            _refuse_broken_link(link)
     if checkpoint is None:
         if path == "latest" or root.is_dir():
-            hint = _not_found(path, home)[1] if path == "latest" else f"train first, or {NAME_HINT}"
+            hint = (
+                _not_found(path, env_runs)[1]
+                if path == "latest"
+                else f"train first, or {NAME_HINT}"
+            )
             raise UserError(f"there is no checkpoint in {root}", hint)
-        raise UserError(*_not_found(path, home))
+        raise UserError(*_not_found(path, env_runs))
     return checkpoint.folder
 
 
-def _runs_folder(word: str, path: str, home: Path) -> Path | None:
+def _follow_alias(path: Path) -> Path:
+    """Return a checkpoint's path in its run folder, following a link such as ``best``.
+
+    A checkpoint that is itself a link, for example to another disk, isn't followed.
+
+    Raises:
+        UserError: The link leads to a checkpoint outside its folder.
+    """
+    if path.is_symlink() and not CHECKPOINT_NAME.fullmatch(path.name):
+        # The target of ``best`` may be a link too, to a checkpoint on another disk.
+        linked = path.parent / path.readlink()
+        if CHECKPOINT_NAME.fullmatch(linked.name) and linked.parent == path.parent:
+            path = linked
+    target = path.resolve()
+    is_checkpoint_link = CHECKPOINT_NAME.fullmatch(path.name) and not _is_alias(path)
+    if not path.is_symlink() or is_checkpoint_link:
+        # Callers use the parent as the run folder; that of ".." or "" isn't.
+        return target if path.name in ("", "..") else path
+    if target.parent != path.parent.resolve():  # ``best`` must stay in the run folder
+        message = f"{path} is a link to {target}, outside its folder"
+        raise UserError(message, f"name {target}")
+    return path.parent / target.name
+
+
+def _runs_folder(keyword: str, path: str, env_runs: Path) -> Path | None:
     """Return the folder of runs that a path such as ``best`` or ``breakout/best`` selects.
 
     Args:
-        word: ``best`` or ``latest``.
+        keyword: ``best`` or ``latest``.
         path: Path that the user named.
-        home: Folder of the environment's runs.
+        env_runs: Folder of the environment's runs.
 
     Returns:
-        The folder, or None for other paths and for paths of folders.
+        The folder, or None if the path ends with another word or is an existing folder. Only
+        ``latest`` alone always selects the newest run.
     """
     above, _, last = path.rpartition("/")
-    if last != word or (path != "latest" and any(p.is_dir() for p in (Path(path), home / path))):
+    is_folder = Path(path).is_dir() or (env_runs / path).is_dir()
+    if last != keyword or (is_folder and path != "latest"):
         return None
     if not above:
-        return home
+        return env_runs
     return next(
-        (p for p in (Path(above), home / above) if p.is_dir() and newest_checkpoint(p)), None
+        (p for p in (Path(above), env_runs / above) if p.is_dir() and newest_checkpoint(p)), None
     )
 
 
@@ -257,7 +275,7 @@ def find_any_checkpoint(
         names = [env] if env else sorted(each.name for each in folder.glob("*") if each.is_dir())
         exists = Path(path.strip()).is_dir()
         if not names or "/" in path or (path != "latest" and exists):
-            names = [""]
+            names = [""]  # the path includes the environment or is complete
     folders = []
     problem = None
     for name in names:
@@ -277,22 +295,22 @@ def find_any_checkpoint(
     )
 
 
-def _not_found(path: str, home: Path) -> tuple[str, str]:
+def _not_found(path: str, env_runs: Path) -> tuple[str, str]:
     """Return the error message and hint for a path without a checkpoint.
 
     Args:
         path: Path that the user named.
-        home: Folder of the environment's runs.
+        env_runs: Folder of the environment's runs.
     """
     message = f"there is no checkpoint in {path}"
-    if home / path != Path(path):
-        message += f": neither {path} nor {home / path} is a folder"
-    runs = sorted(run.name for run in home.glob("*"))
-    others = sorted(f"{run.parent.name}/{run.name}" for run in home.parent.glob("*/*"))
+    if env_runs / path != Path(path):
+        message += f": neither {path} nor {env_runs / path} is a folder"
+    runs = sorted(run.name for run in env_runs.glob("*"))
+    other_runs = sorted(f"{run.parent.name}/{run.name}" for run in env_runs.parent.glob("*/*"))
     if runs:
         return message, f"existing runs: {', '.join(runs[-3:])}"
-    if others:
-        return message, f"{home.name} has no run yet; other runs: {', '.join(others[-3:])}"
+    if other_runs:
+        return message, f"{env_runs.name} has no run yet; other runs: {', '.join(other_runs[-3:])}"
     return message, f"train first, or {NAME_HINT}"
 
 
@@ -312,43 +330,47 @@ def find_weights(path: str, config: Config) -> Path:
     return find_checkpoint(path, config) / WEIGHTS
 
 
-def lineage_from(folder: Path, start: Path) -> Lineage:
-    """Return the lineage of a run that resumes from the checkpoint ``start``.
+def lineage_after(folder: Path, start: Path) -> Lineage:
+    """Return the lineage of checkpoints that a run writes after resuming from ``start``.
 
     Args:
         folder: Run folder.
-        start: Checkpoint folder.
+        start: Folder of one of the run's checkpoints.
 
     Raises:
         UserError: The checkpoint doesn't exist, or the run folder can't be read.
     """
     start_info = checkpoint_info(start)
-    others = list_checkpoints(folder)
+    saved = list_checkpoints(folder)
     if start_info is None:
         raise UserError(f"there is no checkpoint in {start}", "name a checkpoint's folder")
-    if not others or start_info.order >= others[-1].order:
+    if not saved or start_info.order >= saved[-1].order:
         return start_info.lineage
-    return (*start_info.lineage, (_new_branch(others), start_info.step))
+    return (*start_info.lineage, (_new_branch(saved), start_info.step))
 
 
-def lineage_to(folder: Path, step: int) -> Lineage:
-    """Return the lineage of a new checkpoint with ``step`` steps, without a given predecessor.
+def lineage_at(folder: Path, step: int) -> Lineage:
+    """Return the lineage of a new checkpoint at a step, if its predecessor isn't given.
 
-    The predecessor is the newest checkpoint of the run folder, or the newest one of its lineage
-    with fewer steps.
+    The predecessor is the newest checkpoint of the run folder. If that has more steps, it is the
+    newest checkpoint of the same lineage with fewer steps.
+
+    Args:
+        folder: Run folder.
+        step: Environment steps of the new checkpoint.
 
     Raises:
         UserError: The folder can't be read.
     """
-    others = list_checkpoints(folder)
-    if not others:
+    saved = list_checkpoints(folder)
+    if not saved:
         return FIRST_LINEAGE
-    if step >= others[-1].step:
-        return others[-1].lineage
-    earlier = [each for each in others if each.step < step and each.is_ancestor_of(others[-1])]
+    if step >= saved[-1].step:
+        return saved[-1].lineage
+    earlier = [each for each in saved if each.step < step and each.is_ancestor_of(saved[-1])]
     lineage = earlier[-1].lineage if earlier else ()
     begin = earlier[-1].step if earlier else 0
-    return (*lineage, (_new_branch(others), begin))
+    return (*lineage, (_new_branch(saved), begin))
 
 
 def checkpoint_info(folder: Path, required_file: str = WEIGHTS) -> CheckpointInfo | None:
@@ -360,7 +382,7 @@ def checkpoint_info(folder: Path, required_file: str = WEIGHTS) -> CheckpointInf
         weights, required = ((folder / name).stat() for name in (WEIGHTS, required_file))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    step, lineage, saved, score = _records(folder, weights.st_mtime_ns, weights.st_ino)
+    step, lineage, saved, score = _read_records(folder, weights.st_mtime_ns, weights.st_ino)
     return CheckpointInfo(folder, lineage, step, saved or required.st_mtime_ns, score)
 
 
@@ -377,7 +399,7 @@ def saved_time(folder: Path) -> int:
 
 
 @lru_cache(100_000)  # each save reads the records of all checkpoints of the run
-def _records(folder: Path, *_file_identity: int) -> tuple[int, Lineage, int, float | None]:
+def _read_records(folder: Path, *_file_identity: int) -> tuple[int, Lineage, int, float | None]:
     """Read a checkpoint's step, lineage, time of saving (0 if unknown) and score.
 
     Damage is ignored here and reported on loading.
@@ -386,24 +408,24 @@ def _records(folder: Path, *_file_identity: int) -> tuple[int, Lineage, int, flo
         folder: Checkpoint folder.
         _file_identity: Time and inode of the weights: if they change, the cache isn't used.
     """
-    metadata = {**_metadata(folder / WEIGHTS), **_metadata(folder / STATE)}
-    values = _json(metadata.get("numbers"))
-    step = _json(metadata.get("step"))
+    metadata = {**_read_metadata(folder / WEIGHTS), **_read_metadata(folder / STATE)}
+    values = _parse_json(metadata.get("numbers"))
+    step = _parse_json(metadata.get("step"))
     if not isinstance(step, int) and CHECKPOINT_NAME.fullmatch(folder.name):
         step = int(folder.name)
     if not isinstance(step, int) and isinstance(values, dict):
         step = values.get("global_step")  # older versions named folders differently
-    saved = _json(metadata.get("saved"))
-    score = _json(metadata.get("score"))
+    saved = _parse_json(metadata.get("saved"))
+    score = _parse_json(metadata.get("score"))
     return (
         step if isinstance(step, int) else 0,
-        _lineage(_json(metadata.get("line"))),
+        _parse_lineage(_parse_json(metadata.get("line"))),
         saved if isinstance(saved, int) else 0,
         score if isinstance(score, int | float) and math.isfinite(score) else None,
     )
 
 
-def _lineage(pairs: Any) -> Lineage:
+def _parse_lineage(pairs: Any) -> Lineage:
     """Convert a lineage decoded from JSON; invalid values become the first branch."""
     try:
         lineage = tuple((int(branch), int(begin)) for branch, begin in pairs)
@@ -412,14 +434,14 @@ def _lineage(pairs: Any) -> Lineage:
     return lineage or FIRST_LINEAGE
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _read_metadata(path: Path) -> dict[str, str]:
     try:
         return read_tensor_header(path).metadata
     except (UserError, OSError):
         return {}
 
 
-def _json(text: str | None) -> Any:
+def _parse_json(text: str | None) -> Any:
     try:
         return json.loads(text or "null")
     except (ValueError, RecursionError):

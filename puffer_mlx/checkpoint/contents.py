@@ -72,10 +72,9 @@ def write_checkpoint(
     score = score if score is not None and math.isfinite(score) else None  # NaN isn't valid JSON
     metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
     metadata["step"] = str(step)
-    lineage = branches.lineage_to(run_folder, step) if lineage is None else lineage
+    lineage = branches.lineage_at(run_folder, step) if lineage is None else lineage
     record = branches.lineage_metadata(lineage)
-    if state is None:
-        # Otherwise the state file contains the time, so that equal runs write equal weight files.
+    if state is None:  # else the state file records the time, and equal runs write equal weights
         metadata |= record
     with publish_folder(folder) as temporary:
         write_ini(config, temporary / CONFIG)
@@ -91,7 +90,9 @@ def write_checkpoint(
 
 
 def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
-    """Write a checkpoint of a trainer, from which its run can be resumed.
+    """Write a checkpoint of a trainer, from which its run can be resumed, and keep all others.
+
+    ``CheckpointManager.save`` also removes old checkpoints.
 
     Args:
         run_folder: Run folder.
@@ -159,10 +160,10 @@ def load(
 
 
 def encoder_as_trained(config: Config, saved: EnvSpec, spec: EnvSpec) -> Config:
-    """Return a configuration whose encoder is that of a saved run, even if it is ``auto``.
+    """Return a saved run's configuration with the encoder that ``auto`` meant in that run.
 
-    Older checkpoints don't record which observations are images; their runs used
-    ``DefaultEncoder``.
+    Older checkpoints don't record which observations are images, and their runs used
+    ``DefaultEncoder``. Now ``auto`` could mean an encoder of images.
 
     Args:
         config: Configuration of the saved run.
@@ -198,7 +199,7 @@ def load_state(folder: Path) -> SavedState:
 
 
 def recorded(folder: Path) -> mx.array | None:
-    """Return observations (T, S, D) that training recorded in a checkpoint, or None."""
+    """Read the observations (T, S, D) that training recorded in a checkpoint; None without any."""
     path = folder / STATE
     with report_read_errors(folder):
         return _read(path)[0].get("recorded") if path.is_file() else None
@@ -218,7 +219,7 @@ class CheckpointManager:
     Args:
         folder: Run folder.
         config: Configuration; ``[sweep] metric`` and ``goal`` define the best score.
-        resumed: Checkpoint folder that the run resumes from; None to append to the newest one.
+        resumed: Checkpoint folder that the run resumes from; None for the newest one, if any.
 
     Raises:
         UserError: ``resumed`` doesn't exist, or ``best`` isn't a link.
@@ -236,12 +237,13 @@ class CheckpointManager:
             )
         self.folder = folder
         self.config = config
-        self._lineage = branches.lineage_from(folder, resumed) if resumed else None
+        self._lineage = branches.lineage_after(folder, resumed) if resumed else None
         self._metric = config.metric
-        self._sign = config.sign
-        self._evaluation = config.evaluation_metric if config.base.eval_interval else ""
-        self._sum = self._episodes = 0.0
-        self._evaluated: tuple[float, float | None] = 0, None  # (step, score) of the last one
+        self._goal_sign = config.sign  # 1 if larger scores are better, else -1
+        self._evaluation_metric = config.evaluation_metric if config.base.eval_interval else ""
+        self._score_sum = 0.0  # over the episodes since the previous checkpoint
+        self._episodes = 0.0
+        self._evaluated: tuple[float, float | None] = 0, None  # step and score of the last one
 
     def observe(self, logs: dict[str, float]) -> None:
         """Update the score of the next checkpoint with the metrics of an epoch.
@@ -251,14 +253,14 @@ class CheckpointManager:
         last 100 episodes for Python environments.
         """
         name = score_name(logs, self._metric)
-        if self._evaluation:
-            self._evaluated = logs["agent_steps"], logs.get(self._evaluation)
-        elif name == SCORE:
-            self._sum = logs[SCORE]
+        if self._evaluation_metric:
+            self._evaluated = logs["agent_steps"], logs.get(self._evaluation_metric)
+        elif name == SCORE:  # already a mean over the last episodes
+            self._score_sum = logs[SCORE]
             self._episodes = 1.0
         elif name:
-            episodes = logs.get("env/n", 1.0)  # a rating is also reported without finished episodes
-            self._sum += logs[name] * episodes
+            episodes = logs.get("env/n", 1.0)  # an Elo rating is reported even if no episode ended
+            self._score_sum += logs[name] * episodes
             self._episodes += episodes
 
     @property
@@ -267,11 +269,12 @@ class CheckpointManager:
         step, score = self._evaluated
         if score is None or not math.isfinite(score):
             return False
-        lineage = self._lineage or branches.lineage_to(self.folder, int(step))
+        lineage = self._lineage or branches.lineage_at(self.folder, int(step))
+        # The checkpoint that would be saved now; only its ancestors' scores are compared.
         now = branches.CheckpointInfo(self.folder, lineage, int(step), 0, score)
         saved = branches.list_checkpoints(self.folder)
-        scores = (each.score for each in saved if each.is_ancestor_of(now))
-        return all(self._sign * (score - old) > 0 for old in scores if old is not None)
+        scores = [each.score for each in saved if each.is_ancestor_of(now)]
+        return all(self._goal_sign * (score - old) > 0 for old in scores if old is not None)
 
     def save(
         self,
@@ -287,12 +290,13 @@ class CheckpointManager:
         Raises:
             UserError: Writing fails. Existing checkpoints remain.
         """
-        score = self._sum / self._episodes if self._episodes else None
-        if self._evaluation:
+        score = self._score_sum / self._episodes if self._episodes else None
+        if self._evaluation_metric:
             score = self._evaluated[1] if self._evaluated[0] == step else None
-        self._sum = self._episodes = 0.0
+        self._score_sum = 0.0
+        self._episodes = 0.0
         if self._lineage is None:
-            self._lineage = branches.lineage_to(self.folder, step)
+            self._lineage = branches.lineage_at(self.folder, step)
         folder = write_checkpoint(
             self.folder,
             step,
@@ -315,11 +319,14 @@ class CheckpointManager:
         lineage = [each for each in saved if each.is_ancestor_of(saved[-1])]
         scored = [each for each in lineage if each.score is not None]
         if scored:
-            best = max(scored, key=lambda each: (self._sign * (each.score or 0), each.step)).folder
+            best = max(
+                scored, key=lambda each: (self._goal_sign * (each.score or 0), each.step)
+            ).folder
             publish_link(link, best.name)
         elif link.is_symlink():
             link.unlink()  # its target is abandoned, has no score or doesn't exist
         count = self.config.base.checkpoint_keep
-        for old in saved[:-count] if count else []:
+        older = saved[:-count] if count else []  # 0 keeps all
+        for old in older:
             if old.folder != newest and not (link.exists() and old.folder.samefile(link)):
                 remove_folder(old.folder)

@@ -1,7 +1,8 @@
-"""Move normalization statistics and action bounds between weight files and environments.
+"""Make environments process observations and actions as a saved policy needs it.
 
-A policy trained on normalized observations needs their statistics (``normalization.py``). So it is
-never saved without them, and every environment in which it plays uses them.
+This concerns normalization statistics, action bounds and image channels. A policy trained on
+normalized observations needs their statistics (``normalization.py``). So it is never saved without
+them, and every environment in which it plays uses them.
 """
 
 from collections.abc import Mapping
@@ -47,12 +48,11 @@ def read_statistics(path: Path) -> dict[str, Any]:
             statistics = normalization.split_statistics(path, read_tensors(path)[0])[1]
             if statistics:
                 return statistics
-        beside = [
-            path / STATISTICS_FILE,
-            path.with_name(f"{path.name}.{STATISTICS_FILE}"),
-            path.parent / STATISTICS_FILE,
-        ]
-        for file in beside[:1] if path.is_dir() else beside[1:]:
+        files = [path / STATISTICS_FILE]
+        if not path.is_dir():
+            exported = path.with_name(f"{path.name}.{STATISTICS_FILE}")
+            files = [exported, path.parent / STATISTICS_FILE]
+        for file in files:
             if file.is_file():
                 tensors = {
                     normalization.PREFIX + name: w for name, w in read_tensors(file)[0].items()
@@ -96,15 +96,15 @@ def with_saved_preprocessing(
         rescaled = rescales(path)
         if rescaled is not None and rescaled != settings.rescale_actions:
             settings = replace(settings, rescale_actions=rescaled)
-    if config.python and not is_explicit(config, CHANNELS_KEY) and (texts := _run_texts(path)):
+    if config.python and not is_explicit(config, CHANNELS_KEY) and (texts := _saved_settings(path)):
         channels = texts.get(CHANNELS_KEY, Vec().image_channels)
         if channels != settings.image_channels:
             settings = replace(settings, image_channels=channels)
     return config if settings is config.vec else replace(config, vec=settings)
 
 
-def differences(requested: Config, config: Config, path: Path) -> list[str]:
-    """Return a message for each setting that ``with_saved_preprocessing`` changed.
+def preprocessing_changes(requested: Config, config: Config, path: Path) -> list[str]:
+    """Describe the settings that ``with_saved_preprocessing`` changed, one message for each.
 
     Args:
         requested: Configuration before the change.
@@ -133,17 +133,17 @@ def rescales(path: Path) -> bool | None:
         UserError: The file is damaged or can't be read.
     """
     with report_read_errors(path):
-        if path.suffix == ".safetensors" and path.name != WEIGHTS:
+        if path.suffix == ".safetensors" and path.name != WEIGHTS:  # not in a checkpoint
             return bool(rescaling.split_bounds(path, read_tensors(path)[0])[1])
-        if texts := _run_texts(path):
+        if texts := _saved_settings(path):
             return BOOLS.get(texts.get(RESCALE_KEY, "False").lower(), False)
-        if path.name == WEIGHTS and path.is_file():
+        if path.name == WEIGHTS and path.is_file():  # without its config.ini
             return bool(rescaling.split_bounds(path, read_tensors(path)[0])[1])
     return None
 
 
-def _run_texts(path: Path) -> dict[str, str]:
-    """Return the values in a checkpoint's config.ini as text, by key; {} without a checkpoint.
+def _saved_settings(path: Path) -> dict[str, str]:
+    """Read a checkpoint's config.ini. Returns its values as text, by key; {} without a checkpoint.
 
     Args:
         path: Checkpoint folder or weight file in it.
@@ -172,7 +172,8 @@ def check_action_scale(vec: VecEnv, path: Path) -> None:
     """
     if path.suffix != ".safetensors" or not path.is_file():
         return
-    trained = rescaling.split_bounds(path, read_tensors(path)[0])[1]
+    tensors, _ = read_tensors(path)
+    _, trained = rescaling.split_bounds(path, tensors)
     current = vec.spec.action.bounds
     if trained != current:
         trained_text = f"rescaled to {trained}" if trained else "not rescaled"
@@ -201,17 +202,17 @@ def restore_statistics(
         UserError: The environments normalize, but the statistics are missing or don't fit. Or there
             are statistics, but the environments don't normalize.
     """
-    learned = dict(read_statistics(path) if statistics is None else statistics)
+    saved = dict(read_statistics(path) if statistics is None else statistics)
     if isinstance(vec, HasNormalizer):
-        if normalization.normalises(vec.statistics()) and not normalization.normalises(learned):
+        if normalization.normalises(vec.statistics()) and not normalization.normalises(saved):
             raise UserError(
                 f"{vec.spec.name} normalises observations, but the statistics are missing:"
                 f" {relative(path)} has none",
                 "--vec.normalize-observations 0 if the policy was trained without;"
                 " else name its checkpoint's folder",
             )
-        vec.restore_statistics(learned, frozen)
-    elif normalization.normalises(learned):
+        vec.restore_statistics(saved, frozen)
+    elif normalization.normalises(saved):
         raise UserError(
             f"{relative(path)} is a policy for normalised observations,"
             f" but those of {vec.spec.name} aren't normalised",

@@ -32,7 +32,7 @@ from puffer_mlx.trees import named_arrays
 
 Weights = Any
 
-BF16, FLOAT = 8, 4  # alignment of tensors in PufferLib's two builds, in values
+BF16, FLOAT = 8, 4  # alignments of tensors in PufferLib's bf16 and --float builds, in values
 SHORT_HINT = (  # for a file with missing values
     "--lossy writes it nevertheless, as PufferLib does; --bin-whole writes all values, which only"
     " 5.0's CPU player reads; --to torch and --to safetensors keep everything"
@@ -42,10 +42,11 @@ _COMPONENTS = ("encoder", "decoder.actions", "decoder.value")
 _NAMES_BEFORE_NETWORK = [
     f"{component}.{name}" for component in _COMPONENTS for name in ("weight", "bias")
 ]
-PUFFER3 = [  # names of the tensors in PufferLib 3.0's file, by network
-    [*_NAMES_BEFORE_NETWORK, *(f"network.{name}" for name in forms.puffer3(1))]
-    for forms in NETWORK_FACTS.values()
-    if forms.puffer3
+PUFFER3_NAMES = [  # lists of tensor names in PufferLib 3.0's file, one per network
+    # The hidden size, 1 here, changes only the sizes, which aren't used.
+    [*_NAMES_BEFORE_NETWORK, *(f"network.{name}" for name in facts.puffer3(1))]
+    for facts in NETWORK_FACTS.values()
+    if facts.puffer3
 ]
 
 
@@ -82,14 +83,18 @@ def flat_layout(sizes: Sequence[int], alignment: int = BF16, whole: bool = False
     ranges = []
     end = 0
     for size in sizes:
-        start = -(-end // alignment) * alignment
+        start = _round_up(end, alignment)
         end = start + size
         ranges.append((start, end))
     return FlatLayout(tuple(ranges), end if whole else sum(sizes))
 
 
-def unaligned_layout(sizes: Sequence[int], length: int) -> FlatLayout:
-    """Return the layout of a flat file that lacks a few values or is padded, as 5.0 accepts.
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def tolerant_layout(sizes: Sequence[int], length: int) -> FlatLayout:
+    """Return the layout of a flat file whose length PufferLib 5.0 tolerates.
 
     PufferLib 5.0 reads the array of the bf16 build even if it is up to 7 values short or padded at
     the end to a multiple of 8.
@@ -101,11 +106,11 @@ def unaligned_layout(sizes: Sequence[int], length: int) -> FlatLayout:
     """
     whole = flat_layout(sizes, BF16, whole=True)
     minimum = max(sum(sizes), whole.end - (BF16 - 1))
-    maximum = -(-whole.end // BF16) * BF16
+    maximum = _round_up(whole.end, BF16)
     return FlatLayout(whole.ranges, length) if minimum <= length <= maximum else whole
 
 
-def unsupported_component(policy: Policy) -> str | None:
+def unsupported_component_reason(policy: Policy) -> str | None:
     """Return the reason why PufferLib's native policy lacks a component of this policy, or None."""
     if policy.separate_value:
         return "a separate value network (policy.separate_value): the flat file has none"
@@ -130,14 +135,16 @@ def flat_unsupported_reason(policy: Policy, alignment: int = BF16) -> str | None
         policy: The policy.
         alignment: Alignment of the PufferLib build that reads the file, ``BF16`` or ``FLOAT``.
     """
-    if reason := unsupported_component(policy):
+    if reason := unsupported_component_reason(policy):
         return reason
     tensors = named_arrays(policy.init(mx.random.key(0)))  # lazy: only shapes are used
     layout = flat_layout([w.size for _, w in tensors], alignment)
-    return _loss(layout, [name for name, _ in tensors]) if layout.missing else None
+    return (
+        _missing_values_message(layout, [name for name, _ in tensors]) if layout.missing else None
+    )
 
 
-def _loss(layout: FlatLayout, names: list[str]) -> str:
+def _missing_values_message(layout: FlatLayout, names: list[str]) -> str:
     """Return a message that says which tensors' values a flat file lacks."""
     ranges = zip(names, layout.ranges, strict=True)
     incomplete = [name for name, (_, stop) in ranges if stop > layout.length]
@@ -171,12 +178,12 @@ def save_bin(
     Raises:
         UserError: The file can't contain the policy, would lack values, or can't be written.
     """
-    if reason := unsupported_component(policy):
+    if reason := unsupported_component_reason(policy):
         raise UserError(reason, "export it with --to torch, safetensors or onnx")
     tensors = named_arrays(weights)
     layout = flat_layout([w.size for _, w in tensors], alignment, whole)
     if layout.missing and not lossy:
-        raise UserError(_loss(layout, [name for name, _ in tensors]), SHORT_HINT)
+        raise UserError(_missing_values_message(layout, [name for name, _ in tensors]), SHORT_HINT)
     array = np.zeros(layout.end, "<f4")
     for (start, stop), (_, w) in zip(layout.ranges, tensors, strict=True):
         array[start:stop] = np.asarray(w).ravel()
@@ -209,16 +216,20 @@ def read_bin(path: Path, template: Weights, alignment: int = BF16) -> Weights:
             f"import it: {program.command('import')} {path} ENV",
         )
     names = [name for name, _ in tensors]
-    if not (names in PUFFER3 or _native(names)):
+    if not (names in PUFFER3_NAMES or _are_native_names(names)):
         raise UserError(
             f"{path}: a flat file holds a policy of the native dialect with"
             f" {' or '.join(networks_with('flat'))},"
             f" but this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
-    layout = _detect_layout(path, size, tensors, alignment)  # before reading: the file may be huge
+    layout = _detect_layout(
+        path, size, tensors, alignment
+    )  # before reading a file that may be huge
     if layout.missing:
-        warnings.warn(f"{path}: {_loss(layout, names)}; they are 0 now", stacklevel=3)
+        warnings.warn(
+            f"{path}: {_missing_values_message(layout, names)}; they are 0 now", stacklevel=3
+        )
     array = np.zeros(max(layout.end, layout.length), "<f4")
     with open_file(path) as file:
         data = file.read(size)
@@ -231,16 +242,18 @@ def read_bin(path: Path, template: Weights, alignment: int = BF16) -> Weights:
     )
 
 
-def _native(names: list[str]) -> bool:
-    """Return True if a list of weight names is that of PufferLib's native policy."""
+def _are_native_names(names: list[str]) -> bool:
+    """Return True if the names of a policy's weights are those of PufferLib's native policy."""
     expected = ["encoder.weight", "decoder.weight"]
     if "decoder.logstd" in names:
         expected.append("decoder.logstd")
-    others = [name.removeprefix("network.") for name in names[len(expected) :]]
-    return names[: len(expected)] == expected and any(
-        others == list(forms.flat(1, forms.layers(others)))
-        for forms in NETWORK_FACTS.values()
-        if forms.flat and forms.layers
+    if names[: len(expected)] != expected:
+        return False
+    network_names = [name.removeprefix("network.") for name in names[len(expected) :]]
+    return any(
+        network_names == list(facts.flat(1, facts.layers(network_names)))  # of hidden size 1
+        for facts in NETWORK_FACTS.values()
+        if facts.flat and facts.layers
     )
 
 
@@ -257,12 +270,12 @@ def _detect_layout(path: Path, size: int, tensors: list, alignment: int) -> Flat
         UserError: No layout has this size.
     """
     sizes = [w.size for _, w in tensors]
-    if [name for name, _ in tensors] in PUFFER3:
+    if [name for name, _ in tensors] in PUFFER3_NAMES:
         alignment = 1  # 3.0 doesn't align tensors
     layouts = [flat_layout(sizes, alignment)]
     if alignment > 1:
         layouts += [flat_layout(sizes, each, whole=True) for each in (alignment, BF16, FLOAT)]
-        layouts.append(unaligned_layout(sizes, size // 4))
+        layouts.append(tolerant_layout(sizes, size // 4))
     for layout in layouts:
         if size == 4 * layout.length:
             return layout

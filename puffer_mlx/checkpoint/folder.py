@@ -4,18 +4,19 @@
         config.ini                   effective configuration
         0000000000262144/            checkpoint, named by environment steps
             config.ini               the same configuration
-            weights.safetensors      policy; metadata: environment spec, score, steps
+            weights.safetensors      weights; in its metadata: environment spec, score, step
             weights.bin              weights in PufferLib's flat format, if it can contain them
             normalization.safetensors    statistics of observations and rewards, if any
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
         videos/0000000000262144.gif  an episode, with base.eval_video_interval
         best                         link to the checkpoint with the best score of the lineage
 
-A checkpoint is written after every ``checkpoint_interval``-th epoch (puffer4 counts from 0, puffer5
-from 1, as PufferLib does) and after the last epoch. The newest ``checkpoint_keep`` and the best one
-are kept. Checkpoints abandoned by resuming from an earlier one (``branches``) are removed first and
-are never the newest or the best. Folders are written under a temporary name and renamed, so a
-killed run leaves only complete checkpoints and maybe temporary files whose names start with a dot.
+A checkpoint is written after every ``checkpoint_interval``-th epoch and after the last epoch. As in
+PufferLib, the algorithm puffer4 counts epochs from 0 and puffer5 from 1. The newest
+``checkpoint_keep`` and the best one are kept. Checkpoints abandoned by resuming from an earlier one
+(``branches``) are removed first and are never the newest or the best. Folders are written under a
+temporary name and renamed, so a killed run leaves only complete checkpoints and maybe temporary
+files whose names start with a dot.
 """
 
 import contextlib
@@ -43,12 +44,12 @@ WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 
 # Temporary names that system/files.py uses in run folders.
-TEMPORARY = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
-COUNTERS = {  # by name of a saved counter: True for whole numbers
+TEMPORARY_NAME = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
+SAVED_COUNTERS = {  # by name of a saved number: True if it must be a whole number
     **dict.fromkeys(("epoch", "global_step", "log_position"), True),
     **dict.fromkeys(("uptime", "learning_rate"), False),
 }
-OPTIONAL = "log_position", "learning_rate"
+OPTIONAL_COUNTERS = "log_position", "learning_rate"
 
 
 class SavedState(NamedTuple):
@@ -63,7 +64,7 @@ class SavedState(NamedTuple):
     values: dict[str, Any]
 
     def matching_trees(self, template: dict[str, Any]) -> dict[str, Any]:
-        """Return the saved arrays as trees like those of a trainer.
+        """Check the saved state and return its arrays as trees like those of a trainer.
 
         Args:
             template: The trainer's trees of arrays, by name.
@@ -77,16 +78,19 @@ class SavedState(NamedTuple):
         _check_counters(self.values)
         arrays = self.arrays
         expected = named_arrays(template)
-        wrong = [
-            f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
+        shapes = {name: array.shape for name, array in arrays.items()}
+        dtypes = {name: array.dtype for name, array in arrays.items()}
+        wrong_shapes = [
+            f"{name}: {shapes.get(name, 'missing')}, expected {a.shape}"
             for name, a in expected
-            if name not in arrays or arrays[name].shape != a.shape
-        ] + [
-            f"{name}: {arrays[name].dtype}, expected {a.dtype}"
-            for name, a in expected
-            if name in arrays and arrays[name].dtype != a.dtype
+            if shapes.get(name) != a.shape
         ]
-        if wrong:
+        wrong_dtypes = [
+            f"{name}: {dtypes[name]}, expected {a.dtype}"
+            for name, a in expected
+            if name in dtypes and dtypes[name] != a.dtype
+        ]
+        if wrong := wrong_shapes + wrong_dtypes:
             raise UserError(
                 f"the run's state is of another configuration: {'; '.join(wrong[:3])}",
                 "resume with the run's policy, vec.total_agents and vec.num_buffers",
@@ -94,8 +98,8 @@ class SavedState(NamedTuple):
         return tree_unflatten([(name, arrays[name]) for name, _ in expected])  # type: ignore
 
 
-def subtree(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
-    """Return the arrays whose names start with ``name.``, with this prefix removed."""
+def arrays_below(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
+    """Return the arrays whose names start with ``name.``, named without this prefix."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
@@ -109,7 +113,7 @@ class Checkpoint(NamedTuple):
         spec: Observations and actions of the environment.
         policy: Policy that uses the weights.
         weights: Tree of weights.
-        step: Environment steps when it was saved.
+        step: Environment steps when the checkpoint was saved.
         statistics: Normalization statistics of the environments (``vec.base.HasNormalizer``).
     """
 
@@ -153,7 +157,7 @@ def lock_run(folder: Path) -> Iterator[None]:
     with lock_folder(folder, "the run") as is_locked:
         paths = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if is_locked else []
         for path in paths:
-            if not TEMPORARY.fullmatch(path.name):
+            if not TEMPORARY_NAME.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
                 path.unlink(missing_ok=True)
@@ -176,13 +180,13 @@ def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
     Raises:
         UserError: The folder can't be written.
     """
-    milliseconds = time.time_ns() // 1_000_000
-    with contextlib.suppress(OSError):  # ``prepare_run_folder`` reports the error
+    run_id = time.time_ns() // 1_000_000
+    with contextlib.suppress(OSError):  # ``prepare_run_folder`` fails too and reports the error
         runs = home / run_folder(config, "")
         runs.mkdir(parents=True, exist_ok=True)
-        while not _create(runs / str(milliseconds)):  # used by a run started at the same time
-            milliseconds += 1
-    folder = prepare_run_folder(config, str(milliseconds), home)
+        while not _create(runs / str(run_id)):  # another run started in the same millisecond
+            run_id += 1
+    folder = prepare_run_folder(config, str(run_id), home)
     with lock_run(folder):
         yield folder
 
@@ -206,19 +210,19 @@ def is_checkpoint_due(config: Config, epoch: int) -> bool:
         epoch: Number of the epoch, from 0.
     """
     interval = config.base.checkpoint_interval
-    count = epoch + config.facts.saves_after
+    count = epoch + config.facts.saves_after  # number of the epoch, from 0 or 1
     return epoch == config.epochs - 1 or (interval > 0 and count % interval == 0)
 
 
 def _check_counters(values: dict[str, Any]) -> None:
     """Raise an error if a saved state has impossible counters.
 
-    They would truncate the log or end the run at once.
+    A run resumed with wrong counters would truncate its log or end at once.
     """
-    for name, is_whole in COUNTERS.items():
+    for name, is_whole in SAVED_COUNTERS.items():
         value = values.get(name)
         is_valid = is_count(value) if is_whole else is_finite(value) and value >= 0
-        if not is_valid and (name in values or name not in OPTIONAL):
+        if not is_valid and (name in values or name not in OPTIONAL_COUNTERS):
             kind = "a whole number" if is_whole else "a number"
             raise _invalid_state(f"{name} is {value!r:.80}, expected {kind} from 0")
     if values["epoch"] > values["global_step"]:  # an epoch has at least one step

@@ -24,8 +24,8 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise_rows
 
 PREFIX = "normalization."
-REST = "observations.mean_rest"
-COARSE = 1e-3  # largest accepted rounding error of a mean, in standard deviations
+MEAN_REST = "observations.mean_rest"  # float64 mean minus float32 mean
+MAX_ROUNDING_ERROR = 1e-3  # of a mean without ``MEAN_REST``, in standard deviations
 FIELDS = ("mean", "variance", "count")
 OBSERVATIONS = tuple(f"observations.{field}" for field in FIELDS)
 
@@ -57,11 +57,11 @@ def with_rounding_error(statistics: Statistics) -> dict[str, Any]:
     try:
         with np.errstate(invalid="ignore"):
             mean, scale = _mean_and_scale(statistics)
-    except KeyError:  # reading reports incomplete statistics
+    except KeyError:  # incomplete statistics, which ``check_statistics`` reports
         return dict(statistics)
     rest = mean - mean.astype(np.float32)
-    is_coarse = mean.shape == scale.shape and (np.abs(rest) * scale > COARSE).any()
-    return dict(statistics) | ({REST: rest} if is_coarse else {})
+    is_coarse = mean.shape == scale.shape and (np.abs(rest) * scale > MAX_ROUNDING_ERROR).any()
+    return dict(statistics) | ({MEAN_REST: rest} if is_coarse else {})
 
 
 def split_statistics(
@@ -72,20 +72,20 @@ def split_statistics(
     Raises:
         UserError: The statistics are incomplete or invalid.
     """
-    others = {name: w for name, w in tensors.items() if not name.startswith(PREFIX)}
+    policy_tensors = {name: w for name, w in tensors.items() if not name.startswith(PREFIX)}
     statistics = {
         name.removeprefix(PREFIX): np.array(w, np.float64)
         for name, w in tensors.items()
-        if name not in others
+        if name.startswith(PREFIX)
     }
-    rest = statistics.pop(REST, None)
+    rest = statistics.pop(MEAN_REST, None)
     check_statistics(path, statistics)
     if rest is not None and normalises(statistics):
         if rest.shape != statistics[OBSERVATIONS[0]].shape or not np.isfinite(rest).all():
-            message = f"{path}: the statistics {REST} are damaged"
+            message = f"{path}: the statistics {MEAN_REST} are damaged"
             raise UserError(message, "the file is damaged: export the policy again")
         statistics[OBSERVATIONS[0]] += rest
-    return others, statistics
+    return policy_tensors, statistics
 
 
 def check_statistics(path: Path, statistics: Statistics) -> None:
@@ -95,8 +95,8 @@ def check_statistics(path: Path, statistics: Statistics) -> None:
         UserError: An array is missing, not finite or of a wrong shape, or a variance or count is
             negative.
     """
-    for what in {name.partition(".")[0] for name in statistics}:
-        arrays = [np.asarray(statistics.get(f"{what}.{field}", np.nan)) for field in FIELDS]
+    for group in {name.partition(".")[0] for name in statistics}:  # observations, return
+        arrays = [np.asarray(statistics.get(f"{group}.{field}", np.nan)) for field in FIELDS]
         mean, variance, count = arrays
         wrong = [field for field, a in zip(FIELDS, arrays, strict=True) if not np.isfinite(a).all()]
         if mean.shape != variance.shape or mean.ndim != 1 or count.shape != ():
@@ -105,7 +105,7 @@ def check_statistics(path: Path, statistics: Statistics) -> None:
             wrong = ["variance"] if count >= 0 else ["count"]
         if wrong:
             raise UserError(
-                f"{path}: the statistics {what}.{', '.join(wrong)} are missing or damaged",
+                f"{path}: the statistics {group}.{', '.join(wrong)} are missing or damaged",
                 "the file is damaged: export the policy again",
             )
 

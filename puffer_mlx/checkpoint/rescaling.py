@@ -4,12 +4,14 @@ With ``vec.rescale_actions`` an environment maps the policy's range -1 to 1 to i
 (``spec.ActionSpec.bounds``). Files of such a policy contain the bounds as tensors, so that other
 programs can compute actions in the environment's units:
 
-| name | shape | |
+| name | shape | action in the environment's units |
 | --- | --- | --- |
-| ``rescaling.low``, ``rescaling.high`` | (a,), (a,) | values of -1 and 1 |
+| ``rescaling.low`` | (a,) | for the policy's action -1 |
+| ``rescaling.high`` | (a,) | for the policy's action 1 |
 
-A rescaled Gaussian is a Gaussian. With centre c and half width h of the bounds, its mean is
-c + h mean and its log standard deviation is log h + logstd.
+A Gaussian policy with ``mean`` and ``logstd`` stays Gaussian in the environment's units. For bounds
+with centre c and half width h, the mean becomes c + h mean, and the log standard deviation
+log h + logstd.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, rescaling
 
-LOW, HIGH = TENSOR_NAMES = "rescaling.low", "rescaling.high"
+LOW, HIGH = "rescaling.low", "rescaling.high"  # names of the tensors
 
 Bounds = tuple[tuple[float, float], ...]
 
@@ -40,10 +42,12 @@ def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any]
     Raises:
         UserError: The bounds are incomplete or invalid.
     """
-    others = {name: w for name, w in tensors.items() if name not in TENSOR_NAMES}
-    if len(others) == len(tensors):
-        return others, ()
-    low, high = (np.array(tensors.get(name, np.nan), np.float32) for name in TENSOR_NAMES)
+    policy_tensors = {name: w for name, w in tensors.items() if name not in (LOW, HIGH)}
+    if len(policy_tensors) == len(tensors):
+        return policy_tensors, ()
+    low, high = (  # NaN, if missing, is reported below
+        np.array(tensors.get(name, np.nan), np.float32) for name in (LOW, HIGH)
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         width = high - low if low.shape == high.shape else np.array(np.nan)
     if low.ndim != 1 or not (np.isfinite(width).all() and (width > 0).all()):
@@ -51,7 +55,7 @@ def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any]
             f"{path}: the bounds of actions, {LOW} and {HIGH}, are missing or damaged",
             "the file is damaged: export the policy again",
         )
-    return others, tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return policy_tensors, tuple(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def to_environment_units(

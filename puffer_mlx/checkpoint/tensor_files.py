@@ -15,7 +15,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
@@ -29,7 +29,9 @@ from puffer_mlx.system.json_text import is_count
 
 CRC = "crc32"
 MAX_DIMENSIONS = 32  # NumPy allows 64; no weight needs this many
-MAX_HEADER_BYTES = 100_000_000  # bytes, limit of the format
+MIN_FILE_BYTES = 10  # the header's length and an empty dictionary
+MAX_HEADER_BYTES = 100_000_000  # limit of the format
+MAX_DIMENSION = 2**31 - 1  # MLX stores dimensions as int32
 DTYPES = {  # name in the format -> (MLX dtype, NumPy dtype with the same bytes)
     "BOOL": (mx.bool_, "?"),
     "U8": (mx.uint8, "u1"),
@@ -88,24 +90,20 @@ def write_tensors(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping
     """
     arrays = {name: _bytes(tensors[name]) for name in sorted(tensors)}
     kinds = {name: (DTYPE_NAMES[tensors[name].dtype], tensors[name].shape) for name in arrays}
-    crc = _crc(kinds, metadata)
-    end = 0
+    crc = _header_crc(kinds, metadata)
+    begin = 0
     header: dict[str, Any] = {}
     for name, array in arrays.items():
         crc = zlib.crc32(array.data, crc)
         dtype, shape = kinds[name]
-        offsets = [end, end := end + array.nbytes]
-        header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": offsets}
+        end = begin + array.nbytes
+        header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": [begin, end]}
+        begin = end
     text = json.dumps({"__metadata__": {**metadata, CRC: f"{crc:08x}"}, **header}).encode()
     text += b" " * (-len(text) % 8)
-    with publish(path) as temporary:
-        length = len(text).to_bytes(8, "little")
-        _write(temporary, [length, text, *(array.data for array in arrays.values())])
-
-
-def _write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    with path.open("wb") as file:
-        file.writelines(chunks)
+    length = len(text).to_bytes(8, "little")
+    with publish(path) as temporary, temporary.open("wb") as file:
+        file.writelines([length, text, *(array.data for array in arrays.values())])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
@@ -128,7 +126,8 @@ def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     }
     metadata = {key: text for key, text in header.metadata.items() if key != CRC}
     if CRC in header.metadata:
-        crc = _crc({name: e[:2] for name, e in header.tensors.items()}, metadata)
+        kinds = {name: (e.dtype, e.shape) for name, e in header.tensors.items()}
+        crc = _header_crc(kinds, metadata)
         for name in sorted(views):
             crc = zlib.crc32(views[name].data, crc)
         if header.metadata[CRC] != f"{crc:08x}":
@@ -151,7 +150,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
     """Read a safetensors header, and check that tensors fill the file without gaps or overlaps."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
-    if size < 10 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+    if size < MIN_FILE_BYTES or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
         raise _damaged(path, f"{size} bytes don't begin with a header")
     try:
         entries = json.loads(file.read(length).decode())
@@ -161,8 +160,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
         raise _damaged(path, "its header isn't a dictionary")
     metadata = entries.pop("__metadata__", None)
     metadata = {} if metadata is None else metadata  # MLX writes null for no metadata
-    texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
-    if not texts:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _damaged(path, "its metadata isn't text")
     tensors = {name: _entry(path, name, entry) for name, entry in entries.items()}
     end = 0
@@ -177,27 +175,34 @@ def _header(path: Path, file: BinaryIO) -> Header:
 
 def _entry(path: Path, name: str, entry: Any) -> TensorEntry:
     """Check and return the header entry of one tensor."""
-    keys = ("dtype", "shape", "data_offsets")
-    dtype, shape, offsets = map(entry.get, keys) if isinstance(entry, dict) else (None,) * 3
-    if not (_counts(shape) and _counts(offsets) and len(offsets) == 2):
+    fields = entry if isinstance(entry, dict) else {}
+    dtype = fields.get("dtype")
+    shape = fields.get("shape")
+    offsets = fields.get("data_offsets")
+    if not (_is_count_list(shape) and _is_count_list(offsets) and len(offsets) == 2):
         raise _damaged(path, f"the header entry of {name!r} is invalid")
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise _damaged(path, f"{name!r} is of type {dtype!r}, expected one of {', '.join(DTYPES)}")
     size = np.dtype(DTYPES[dtype][1]).itemsize
     if len(shape) > MAX_DIMENSIONS:
         raise _damaged(path, f"{name!r} has {len(shape)} dimensions")
-    if max(shape, default=0) >= 2**31 or offsets[1] - offsets[0] != size * math.prod(shape):
+    if max(shape, default=0) > MAX_DIMENSION or offsets[1] - offsets[0] != size * math.prod(shape):
         raise _damaged(path, f"{name!r} of shape {shape} has {offsets[1] - offsets[0]} bytes")
     return TensorEntry(dtype, tuple(shape), *offsets)
 
 
-def _counts(value: Any) -> TypeGuard[list[int]]:
+def _is_count_list(value: Any) -> TypeGuard[list[int]]:
     """Return True if a value is a list of non-negative integers."""
     return isinstance(value, list) and all(map(is_count, value))
 
 
-def _crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
-    """Return the CRC-32 of names, types, shapes and metadata, to be continued with the tensors."""
+def _header_crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
+    """Return the CRC-32 of a header, to be continued with the tensors in the order of names.
+
+    Args:
+        kinds: (dtype, shape) of each tensor by name.
+        metadata: Texts by key, without the checksum.
+    """
     text = json.dumps([sorted(metadata.items()), sorted(kinds.items())])
     return zlib.crc32(text.encode())
 
@@ -210,7 +215,8 @@ def _bytes(array: mx.array) -> np.ndarray:
 
 def _array(view: np.ndarray, entry: TensorEntry) -> mx.array:
     """Convert a tensor read from a file to an MLX array. Unaligned bytes are copied."""
-    array = mx.array(np.require(view, requirements="A").reshape(entry.shape))
+    aligned = np.require(view, requirements=["ALIGNED"])
+    array = mx.array(aligned.reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array
 
 

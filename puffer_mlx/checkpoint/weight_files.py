@@ -33,11 +33,12 @@ def save_safetensors(
         statistics: Normalization statistics of observations.
         bounds: Bounds of rescaled actions.
     """
-    more = {
+    preprocessing = {
         **normalization.statistics_tensors(normalization.with_rounding_error(statistics or {})),
         **rescaling.bounds_tensors(bounds),
     }
-    tensors = dict(named_arrays(weights)) | {name: mx.array(array) for name, array in more.items()}
+    tensors = dict(named_arrays(weights))
+    tensors |= {name: mx.array(array) for name, array in preprocessing.items()}
     tensor_files.write_tensors(path, tensors, metadata or {})
 
 
@@ -72,12 +73,14 @@ def load_weights(path: Path | str, template: Weights, alignment: int = BF16) -> 
 
 
 def policy_tensors(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Return a file's tensors without normalization statistics and action bounds.
+    """Return a file's weights: its tensors without normalization statistics and action bounds.
 
     Raises:
         UserError: The statistics or bounds are damaged.
     """
-    return rescaling.split_bounds(path, normalization.split_statistics(path, tensors)[0])[0]
+    without_statistics, _ = normalization.split_statistics(path, tensors)
+    weights, _ = rescaling.split_bounds(path, without_statistics)
+    return weights
 
 
 def check_and_convert(path: Path, loaded: dict[str, mx.array], template: Weights) -> Weights:

@@ -176,7 +176,7 @@ def conditions(trainer: Trainer) -> PerfContext:
         backend_is_set=config.vec.backend != "auto",
         environments=environments.num_environments,
         in_c=trainer.acts_in_c,
-        started=trainer.epoch,
+        epochs_before=trainer.epoch,
     )
 
 

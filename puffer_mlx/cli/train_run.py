@@ -6,7 +6,10 @@ import signal
 from pathlib import Path
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
+from puffer_mlx.checkpoint.environment_statistics import (
+    preprocessing_changes,
+    with_saved_preprocessing,
+)
 from puffer_mlx.cli.options import print_origins
 from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow_first_rank
 from puffer_mlx.cli.train_output import (
@@ -210,7 +213,7 @@ def with_training_preprocessing(config: Config, path: Path | None) -> Config:
     if path is None:
         return config
     changed = with_saved_preprocessing(config, path)
-    verbosity.note(*differences(config, changed, path))
+    verbosity.note(*preprocessing_changes(config, changed, path))
     return changed
 
 

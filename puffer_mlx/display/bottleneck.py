@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from puffer_mlx.display.run_view import PHASES, Record
 from puffer_mlx.profiling.phases import WAIT_PHASES
 
-COMPILING_EPOCHS = 2  # at the start of a run: the first one, and the first with profiled phases
-MIN_FRACTION = 0.2  # of the time; no option is suggested for shorter phases
-OVERLAP_RATIO = 3.0  # overlap helps if one takes at most this times the other
-LARGE_POLICY_WEIGHTS = 1_000_000  # from here on, products take most of a GPU's time
+COMPILING_EPOCHS = 2  # of a run: the first epoch, and the first with profiled phases
+MIN_FRACTION = 0.2  # of an epoch's time; no option is suggested for shorter phases
+OVERLAP_RATIO = 3.0  # largest ratio of the times of rollout and training for which overlap helps
+LARGE_POLICY_WEIGHTS = 1_000_000  # with more weights, matrix products take most of a GPU's time
 MAX_GROUPS = 8  # with more groups, Python takes longer than acting
 
 
@@ -38,7 +38,7 @@ class PerfContext:
         backend_is_set: True if ``vec.backend`` isn't auto, so that backends weren't measured.
         environments: Number of environments; 0 if unknown. More threads would have no work.
         in_c: True if C code computes entire rollouts, so that groups have no effect.
-        started: Number of epochs before the run was started or resumed.
+        epochs_before: Number of epochs before the run was started or resumed.
     """
 
     device: str
@@ -57,7 +57,7 @@ class PerfContext:
     backend_is_set: bool = False
     environments: int = 0
     in_c: bool = False
-    started: int = 0
+    epochs_before: int = 0
 
     @property
     def max_threads(self) -> int:
@@ -70,13 +70,11 @@ class PerfContext:
         return self.backend == "native"
 
     @property
-    def groups(self) -> int:
-        """Largest sensible number of equal groups of agents: at most one per core."""
-        powers = (2**i for i in range(MAX_GROUPS.bit_length()))
-        fits = [
-            n for n in powers if n <= min(self.cores, MAX_GROUPS) and self.total_agents % n == 0
-        ]
-        return max(fits)
+    def max_groups(self) -> int:
+        """Largest useful number of equal groups of agents: a power of 2, at most one per core."""
+        powers = [2**i for i in range(MAX_GROUPS.bit_length())]
+        limit = min(self.cores, MAX_GROUPS)
+        return max(n for n in powers if n <= limit and self.total_agents % n == 0)
 
 
 ACTING_PHASES = ("eval_act", "eval_sample")
@@ -114,8 +112,8 @@ def _option(phase: str, context: PerfContext) -> str:
     if computes_steps and max(1, context.num_threads) < context.max_threads:
         return f"--vec.num-threads {context.max_threads} (now {context.num_threads})"
     acts_in_groups = not acts_on_gpu and not context.in_c and native
-    if is_acting and acts_in_groups and groups < context.groups:
-        return f"--vec.num-buffers {context.groups} (now {groups})"
+    if is_acting and acts_in_groups and groups < context.max_groups:
+        return f"--vec.num-buffers {context.max_groups} (now {groups})"
     # Python environments of this process alternate with acting, so more groups only add calls.
     if is_stepping and native and not context.in_c and even_groups:
         return "--vec.num-buffers 2 (now 1)"
@@ -127,7 +125,8 @@ def _option(phase: str, context: PerfContext) -> str:
         return f"--train.precision fp32 (now {context.precision})"
     if is_learning and trains_on_gpu and context.precision == "fp32" and is_large:
         return "--train.precision bf16 (now fp32)"
-    # These phases cost time per minibatch. With a small policy on a GPU, launches dominate in all.
+    # These phases cost time per minibatch. With a small policy on a GPU, learning does so too,
+    # because launches take most of the time.
     size = context.minibatch_size
     small_policy = is_learning and trains_on_gpu and context.parameters > 0 and not is_large
     if ((per_minibatch and size > 0) or small_policy) and context.minibatches > 1:
@@ -147,7 +146,8 @@ def find_bottleneck(logs: Record, context: PerfContext) -> str:
         option would help, phases weren't measured, or the epoch compiled kernels.
     """
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
-    if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING_EPOCHS:
+    epochs = logs.get("epoch", math.inf) - context.epochs_before
+    if not sum(spent.values()) or epochs <= COMPILING_EPOCHS:
         return ""
     busy = {name: seconds for name, seconds in spent.items() if name not in WAIT_PHASES}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
@@ -159,9 +159,9 @@ def find_bottleneck(logs: Record, context: PerfContext) -> str:
         )
     prefix = ""
     unit = "of an epoch"
-    if context.overlap:  # only the longer half matters
-        waited = rollout and spent["train_wait"] >= spent["eval_idle"]
-        longer = "eval_" if waited else "train_"
+    if context.overlap:  # only the longer one of rollout and training determines the speed
+        training_waits = rollout > 0 and spent["train_wait"] >= spent["eval_idle"]
+        longer = "eval_" if training_waits else "train_"
         busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
         prefix = f"{'rollout' if longer == 'eval_' else 'training'} is longer: "
         unit = "of it"

@@ -21,15 +21,16 @@ from puffer_mlx.system import verbosity
 from puffer_mlx.tracking.scores import METRIC, SCORE
 
 LINE_INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
-LINES_BELOW = 11  # for the result, the next steps and the prompt below the last picture
-SILENT_SECONDS = 1.0  # without a record, until a terminal shows the progress of the epoch
-SILENT_LINE_SECONDS = 60.0  # the same for plain lines
+LINES_BELOW = 11  # lines kept free below the last picture: result, next steps and prompt
+# Seconds without a record after which the progress of the epoch is shown.
+SILENT_SECONDS = 1.0  # in a terminal
+SILENT_LINE_SECONDS = 60.0  # as plain lines
 FIRST_EPOCH_TEXT = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
 REDRAW_INTERVAL = 0.25  # minimum seconds between two redraws
 LENGTH_KEY = "env/episode_length"
 _LOCAL_FLAGS = 3  # index in the result of ``tcgetattr``
 
-LINE_LABELS = {  # values in a plain line besides scores -> label
+LINE_LABELS = {  # labels in a plain line, by key of a record; scores have other labels
     RETURN_KEY: "return",
     LENGTH_KEY: "length",
     RATING_KEY: "elo",
@@ -70,8 +71,8 @@ class Dashboard:
         self._live = None
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False)
-        self._last_draw_time = -math.inf  # time of the last drawing
-        self._has_picture = False
+        self._last_draw_time = -math.inf
+        self._has_drawn = False  # a record has been shown
         self._size = self.console.size
         self._terminal = contextlib.ExitStack()  # restores the terminal
 
@@ -117,11 +118,11 @@ class Dashboard:
         with self._lock:
             self.run.update(logs)
             now = time.perf_counter()
-            since = now - self._last_draw_time if self._has_picture else math.inf
+            since = now - self._last_draw_time if self._has_drawn else math.inf
             if not last and since < (REDRAW_INTERVAL if self._live else LINE_INTERVAL):
                 return
             self._last_draw_time = now
-            self._has_picture = True
+            self._has_drawn = True
             self.run.update_speed()
             if self._live:
                 self._draw(self.picture())
@@ -136,8 +137,11 @@ class Dashboard:
             text = self._in_progress()
         with self._lock:
             if self._live and (text or self.console.size != self._size):
-                started = Panel(f"{FIRST_EPOCH_TEXT}\n{text}".rstrip(), border_style="cyan")
-                self._draw(self.picture(in_progress=text) if self.run.logs else started)
+                if self.run.logs:
+                    self._draw(self.picture(in_progress=text))
+                else:
+                    first_epoch = f"{FIRST_EPOCH_TEXT}\n{text}".rstrip()
+                    self._draw(Panel(first_epoch, border_style="cyan"))
             elif text:
                 self._last_draw_time = time.perf_counter()
                 self.message(text)
@@ -160,19 +164,20 @@ class Dashboard:
         fields = [f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps"]
         if run.speed:
             fields += [f"{format_count(run.speed)} SPS", f"{run.time_left} left"]
-        main = run.score_name(logs)
+        score_key = run.score_name(logs)
         fields += [f"{label} {value}" for label, value in run.scores().items()]
-        fields += [] if main else [NO_EPISODE_TEXT]
-        hidden = (
-            {main, RETURN_KEY, LENGTH_KEY} if main == SCORE else {main}
-        )  # they average fewer episodes
+        if not score_key:
+            fields.append(NO_EPISODE_TEXT)
+        hidden = {score_key}
+        if score_key == SCORE:  # return and length are means over fewer episodes than the score
+            hidden |= {RETURN_KEY, LENGTH_KEY}
         for name, label in LINE_LABELS.items():
             if name in logs and name not in hidden:
                 fields.append(f"{label} {logs[name]:.3f}")
         return " | ".join(fields)
 
     def bottleneck_hint(self) -> str:
-        """Return a hint how to speed up the run, or an empty string."""
+        """Return a hint on how to speed up the run, or an empty string."""
         return find_bottleneck(self.run.logs, self._context) if self._context else ""
 
     def picture(self, spare: int = 0, in_progress: str = "") -> DashboardPicture:
@@ -188,8 +193,8 @@ class Dashboard:
         """Show a new picture in place of the old one.
 
         If the window's size changed, the screen is cleared first, because the terminal may have
-        wrapped lines of the old picture. It is cleared line by line: some terminals add a screen
-        that is cleared at once to the scrolled lines.
+        wrapped lines of the old picture. It is cleared line by line. If it were cleared at once,
+        some terminals would keep its content among the scrolled lines.
         """
         with self._lock:
             assert self._live

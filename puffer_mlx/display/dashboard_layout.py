@@ -16,6 +16,7 @@ GAP = 3  # columns between neighbouring texts
 MIN_CURVE_COLUMNS = 40
 MIN_CURVE_LINES, MAX_CURVE_LINES = 7, 20
 BARS = " ▁▂▃▄▅▆▇█"  # bars of 0 to 8 eighths of a line
+MIN_COLUMN_LINES = 3  # for a column of phases or losses
 PHASE_LINES = 12  # lines for phases that take precedence over blank lines
 
 ENVIRONMENT_TITLE = "Environment, per episode"
@@ -52,12 +53,13 @@ class DashboardPicture:
         head = _flow([*scores.items(), *run.progress().items()], width, "bold")
         if play := run.self_play():
             head += _flow([(SELF_PLAY_TITLE, ""), *play.items()], width)
-        head += [Text(self._in_progress, "yellow")] if self._in_progress else []
+        if self._in_progress:
+            head.append(Text(self._in_progress, "yellow"))
         head = head[:height]
         lines_left = height - len(head)
-        curve_lines = (
-            MIN_CURVE_LINES + 1 if self._curve(width, min(lines_left, MIN_CURVE_LINES)) else 0
-        )
+        # Lines reserved for the curve and the blank line below it.
+        has_curve = bool(self._curve(width, min(lines_left, MIN_CURVE_LINES)))
+        curve_lines = MIN_CURVE_LINES + 1 if has_curve else 0
         statistics = self._statistics(width)[: max(0, lines_left - curve_lines)]
         statistics = statistics if len(statistics) > 1 else []  # never only the title
         lines_left -= len(statistics)
@@ -66,17 +68,20 @@ class DashboardPicture:
         lines_left -= len(hint)
         facts = _flow([*run.facts().items()], width)[: max(0, lines_left - curve_lines)]
         lines_left -= len(facts)
-        above = [Text()] * (lines_left > MIN_CURVE_LINES + PHASE_LINES + 1)
-        below = [Text()] * (lines_left > MIN_CURVE_LINES + PHASE_LINES + 2)
+        # Blank lines above the curve and below the phases, if there is space for both.
+        above = [Text()] if lines_left > MIN_CURVE_LINES + PHASE_LINES + 1 else []
+        below = [Text()] if lines_left > MIN_CURVE_LINES + PHASE_LINES + 2 else []
         lines_left -= len(above) + len(below)
-        curve_lines = (
-            max(curve_lines, min(MAX_CURVE_LINES, lines_left // 2) + 1) if curve_lines else 0
-        )
+        if curve_lines:  # it may take half of the lines that are left
+            curve_lines = max(curve_lines, min(MAX_CURVE_LINES, lines_left // 2) + 1)
         columns = []
-        if lines_left - curve_lines >= 3:
+        if lines_left - curve_lines >= MIN_COLUMN_LINES:
             max_rows = lines_left - curve_lines - 1
             losses = run.losses()[:max_rows]
-            columns = [_titled("Time of an epoch", run.times(max_rows)), _titled("Losses", losses)]
+            columns = [
+                _titled_column("Time of an epoch", run.times(max_rows)),
+                _titled_column("Losses", losses),
+            ]
         middle = _side_by_side(columns, width)
         chart = [*self._curve(width, min(lines_left - len(middle) - 1, MAX_CURVE_LINES)), Text()]
         chart = chart if len(chart) > 1 else []
@@ -101,12 +106,12 @@ class DashboardPicture:
 
     def _statistics(self, width: int) -> list[Text]:
         """Return the lines of the environment's statistics, several of them side by side."""
-        cells = _aligned(self._run.statistics())
+        cells = _aligned_lines(self._run.statistics())
         if not cells:
             return []
-        each = max(1, (width + GAP) // (cells[0].cell_len + GAP))
-        starts = range(0, len(cells), each)
-        rows = [Text(" " * GAP).join(cells[start : start + each]) for start in starts]
+        per_line = max(1, (width + GAP) // (cells[0].cell_len + GAP))
+        starts = range(0, len(cells), per_line)
+        rows = [Text(" " * GAP).join(cells[start : start + per_line]) for start in starts]
         return [Text(ENVIRONMENT_TITLE, "italic"), *rows]
 
 
@@ -125,16 +130,19 @@ def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
     return lines
 
 
-def _aligned(pairs: Pairs) -> list[Text]:
-    """Return a line for each pair, with the names aligned left and the values right."""
-    label_width = max((len(name) for name, _ in pairs), default=0)
-    right = max((len(value) for _, value in pairs), default=0)
-    return [Text.assemble((f"{n:{label_width}}", "cyan"), f"  {v:>{right}}") for n, v in pairs]
+def _aligned_lines(pairs: Pairs) -> list[Text]:
+    """Return a column of text: a name on the left and its value on the right of each line."""
+    name_width = max((len(name) for name, _ in pairs), default=0)
+    value_width = max((len(value) for _, value in pairs), default=0)
+    return [
+        Text.assemble((f"{name:{name_width}}", "cyan"), f"  {value:>{value_width}}")
+        for name, value in pairs
+    ]
 
 
-def _titled(title: str, pairs: Pairs) -> list[Text]:
+def _titled_column(title: str, pairs: Pairs) -> list[Text]:
     """Return the lines of a column: a title and a line for each pair; [] without pairs."""
-    lines = _aligned(pairs)
+    lines = _aligned_lines(pairs)
     return [Text(f"{title:{lines[0].cell_len}}", "italic"), *lines] if lines else []
 
 
@@ -169,7 +177,8 @@ def draw_curve(title: str, points: Curve, end: float, width: int, height: int) -
     if not steps:
         return []
     bottom, top = min(0.0, *values), max(values)
-    top += bottom == top
+    if bottom == top:  # a constant curve needs a height, too
+        top += 1
     names = [_short_number(top), *[""] * (height - 3), _short_number(bottom)]
     label_width = max(map(len, names))
     bar_columns = width - label_width - 1
@@ -179,8 +188,8 @@ def draw_curve(title: str, points: Curve, end: float, width: int, height: int) -
     eighths = np.maximum(1, np.rint(8 * (height - 1) * heights)).astype(int)
     lines = [Text(f"{title:{width}}"[:width], "italic")]
     for row, name in enumerate(names):
-        full = eighths - 8 * (height - 2 - row)
-        bars = "".join(BARS[min(8, max(0, eighth))] for eighth in full.tolist())
+        eighths_in_row = np.clip(eighths - 8 * (height - 2 - row), 0, 8)
+        bars = "".join(BARS[eighth] for eighth in eighths_in_row.tolist())
         bars = f"{bars:{bar_columns}}"
         lines.append(Text.assemble((f"{name:>{label_width}}", "cyan"), " ", (bars, "green")))
     return lines

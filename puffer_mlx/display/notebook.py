@@ -32,7 +32,7 @@ from puffer_mlx.system.signals import handle_signals_with
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
-NOTEBOOK_EXTRA = "notebook", "the notebook's pictures need"  # arguments of optional_package
+NOTEBOOK_PACKAGE = ("notebook", "the notebook's pictures need")  # for ``optional_package``
 REDRAW_INTERVAL = 1.0  # minimum seconds between two drawings
 MAX_DRAWING_FRACTION = 0.1  # of the time
 ALT_TEXT = "the agent plays"  # alternative text of a video
@@ -59,7 +59,7 @@ def run_summary(trainer: Any) -> dict[str, str]:
 def watch(trainer: Trains) -> Generator[Record, None, None]:
     """Train and show the progress in a figure that is redrawn in place.
 
-    For Python environments, the family of the default settings is printed first.
+    For Python environments, a line about their default settings is printed first.
 
     Interrupting the kernel once ends training after the epoch, twice ends it immediately. The
     figure stays. To continue, watch the trainer again.
@@ -150,14 +150,14 @@ class LiveFigure:
         self.run = run
         self._display, self._image = _ipython()
         self._handle: Any = None
-        self._due = float("-inf")
-        self._stale = False
+        self._next_draw_time = float("-inf")
+        self._is_stale = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stale:
+        if self._is_stale:
             self._draw()
 
     def update(self, logs: Record, last: bool = False) -> None:
@@ -168,8 +168,8 @@ class LiveFigure:
             last: True to draw in any case.
         """
         self.run.update(logs)
-        self._stale = True
-        if last or time.perf_counter() >= self._due:
+        self._is_stale = True
+        if last or time.perf_counter() >= self._next_draw_time:
             self._draw()
 
     def _draw(self) -> None:
@@ -180,9 +180,9 @@ class LiveFigure:
             self._handle = self._display(picture, display_id=True)
         else:
             self._handle.update(picture)
-        self._stale = False
+        self._is_stale = False
         now = time.perf_counter()
-        self._due = now + max(REDRAW_INTERVAL, (now - began) / MAX_DRAWING_FRACTION)
+        self._next_draw_time = now + max(REDRAW_INTERVAL, (now - began) / MAX_DRAWING_FRACTION)
 
 
 def png_bytes(run: RunState) -> bytes:
@@ -203,10 +203,9 @@ def png_bytes(run: RunState) -> bytes:
     name = run.score_name(run.logs)
     score = "score, mean of 100 episodes" if name == SCORE else score_label(name)
     curves = {score: run.score_curve(), "steps per second": run.speed_curve()}
-    if play := run.self_play():
-        curves[", ".join(f"{name} {play[name]}" for name in SHOWN_RATINGS if name in play)] = (
-            run.rating_curve()
-        )
+    if ratings := run.self_play():
+        shown_ratings = [f"{label} {ratings[label]}" for label in SHOWN_RATINGS if label in ratings]
+        curves[", ".join(shown_ratings)] = run.rating_curve()
     names = [*curves]
     axes = figure.subplot_mosaic([names, ["text"] * len(names)], height_ratios=(4, 5))
     for title, curve in curves.items():
@@ -265,14 +264,14 @@ def _shorten(text: str) -> str:
 
 def _ipython() -> tuple[Any, Any]:
     """Import IPython. Returns its functions ``display`` and ``Image``."""
-    with optional_package(*NOTEBOOK_EXTRA):
+    with optional_package(*NOTEBOOK_PACKAGE):
         from IPython.display import Image, display
     return display, Image
 
 
 def _matplotlib() -> tuple[Any, Any]:
     """Import matplotlib's Figure and Agg canvas, which leave the user's pyplot unchanged."""
-    with optional_package(*NOTEBOOK_EXTRA):
+    with optional_package(*NOTEBOOK_PACKAGE):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     return Figure, FigureCanvasAgg

@@ -39,9 +39,9 @@ MISC_PHASES = {"rollout": "eval_misc", "train": "train_misc"}
 
 RETURN_KEY = "env/episode_return"
 RATING_KEY, POOL_SIZE_KEY = "env/elo", "pool/size"  # in records of self-play runs
-# Keys with these prefixes aren't the environment's own statistics.
+# In self-play runs, keys with these prefixes aren't statistics of the environment.
 SELF_PLAY_PREFIXES = (RATING_KEY, "env/historical_winrate")
-HIDDEN_IF_SMALL = {  # losses that should be about 0 -> label, threshold, format
+SHOWN_IF_LARGE = {  # losses that are shown only from a threshold on: label, threshold, format
     "skipped_steps": ("skipped minibatches", 1, "{:.0f}"),
     "first_ratio_error": ("acting vs training", 0.1, "{:.2f} apart"),
 }
@@ -84,14 +84,14 @@ class Phase(NamedTuple):
 
 
 class CurvePoint(NamedTuple):
-    """A point of a run's curves: sums over the run up to one of its records.
+    """A point of a run's curves: totals from the start of the run up to one of its records.
 
     Args:
-        steps: Environment steps.
-        seconds: Duration of the epochs.
-        score: Sum of the scores of ended episodes.
-        episodes: Number of ended episodes.
-        rating: The learner's Elo rating; None without self-play.
+        steps: Environment steps so far.
+        seconds: Duration of the epochs so far.
+        score: Sum of the scores of the episodes that have ended.
+        episodes: Number of episodes that have ended.
+        rating: The learner's Elo rating at this record; None without self-play.
     """
 
     steps: float
@@ -124,17 +124,19 @@ class RunState:
         self.no_episode_ended = False
         self._episode_ended: bool | None = None  # since update_speed, or None
         self._spent: Record = {}  # seconds of the run by perf/*
-        self._mark: tuple[float, float] | None = None  # uptime and steps at the last measurement
+        self._last_measurement: tuple[float, float] | None = None  # uptime and steps
         self._points: list[CurvePoint] = []
         self._sums = CurvePoint(0.0, 0.0, 0.0, 0.0)
-        self._records = 0
+        self._record_count = 0
         self._stride = 1  # records per point
 
     def update(self, logs: Record) -> None:
         """Add a record of the run. A record without ``SPS`` (evaluation) adds no curve point."""
         previous_steps = self.logs.get("agent_steps", 0.0)
         perf = {name: value for name, value in logs.items() if name.startswith("perf/")}
-        old = {n: v for n, v in self.logs.items() if not (perf and n.startswith("perf/"))}
+        old = self.logs
+        if perf:  # phases of different epochs must not be mixed
+            old = {name: v for name, v in old.items() if not name.startswith("perf/")}
         self.logs = {**old, **logs}
         for name, seconds in perf.items():
             self._spent[name] = self._spent.get(name, 0.0) + seconds
@@ -143,6 +145,7 @@ class RunState:
         self._episode_ended = bool(self._episode_ended) or logs.get("env/n", 0.0) > 0
         name = self.score_name(logs)
         score = logs.get(name, math.nan)
+        # SCORE is already a mean over the last episodes, so each record counts once.
         episodes = 1.0 if name == SCORE else logs.get("env/n", 1.0)
         episodes = episodes if math.isfinite(score) else 0.0
         self._sums = CurvePoint(
@@ -160,24 +163,26 @@ class RunState:
         Within a stride, the point replaces the last one. When there are ``MAX_POINTS``, every other
         point is dropped and the stride is doubled.
         """
-        if self._records % self._stride:
+        if self._record_count % self._stride:
             self._points.pop()
         elif len(self._points) == MAX_POINTS:
             del self._points[::2]
             self._stride *= 2
         self._points.append(point)
-        self._records += 1
+        self._record_count += 1
 
     def update_speed(self) -> None:
         """Measure the run's speed since the last call. The first call only starts the measurement.
 
-        Call it first after the first epoch, so that compiling isn't included.
+        The first call must come after the first epoch, so that compiling isn't included.
         """
         uptime = self.logs.get("uptime", 0.0)
         steps = self.logs["agent_steps"]
-        if self._mark is not None and uptime > self._mark[0]:
-            self.speed = (steps - self._mark[1]) / (uptime - self._mark[0])
-        self._mark = uptime, steps
+        if self._last_measurement is not None:
+            last_uptime, last_steps = self._last_measurement
+            if uptime > last_uptime:
+                self.speed = (steps - last_steps) / (uptime - last_uptime)
+        self._last_measurement = uptime, steps
         if self._episode_ended is not None:
             self.no_episode_ended = not self._episode_ended
             self._episode_ended = None
@@ -191,7 +196,8 @@ class RunState:
     def score_name(self, logs: Record) -> str:
         """Return the key of a record's score, or "" without a score.
 
-        The score is the metric, else the default metric, else the episode return.
+        The score is the first of these that the record contains: the run's metric, the default
+        metric, the episode return.
         """
         names = [score_name(logs, metric) for metric in (self.metric, METRIC, RETURN_KEY)]
         return next(filter(None, names), "")
@@ -205,7 +211,7 @@ class RunState:
         """Return the training score and the last evaluation's score as text, by label.
 
         The texts include the number of episodes. If no episode ended between the last two calls of
-        ``update_speed``, the training score is an older one.
+        ``update_speed``, the training score is that of earlier episodes.
         """
         logs = self.logs
         texts = {}
@@ -247,21 +253,22 @@ class RunState:
         If rollout and training overlap, each takes the entire epoch, including waiting.
 
         Args:
-            max_phases: Largest number of phases, or None. The shortest subphases are merged into
-                misc. A misc that would be the only subphase is left out.
+            max_phases: Largest number of phases, or None. If there are more, the shortest subphases
+                are merged into the subphase misc. It is left out if it would be the only one.
         """
         perf = {name: self.logs.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        rows = self._rows(max_phases)
+        rows = self._merged_phases(max_phases)
         seconds = {name: sum(perf[member] for member in members) for name, members in rows.items()}
-        lanes = dict.fromkeys(MISC_PHASES, 0.0)  # seconds including waiting
-        for lane in MISC_PHASES:
-            members = [name for name, _, parent in PHASES if parent == lane]
-            lanes[lane] = max(perf[lane], sum(perf[name] for name in members))
-            if lane in seconds:
+        with_waits = dict.fromkeys(MISC_PHASES, 0.0)  # seconds of rollout and training with waits
+        for parent_name in MISC_PHASES:
+            members = [name for name, _, parent in PHASES if parent == parent_name]
+            total = sum(perf[name] for name in members)
+            with_waits[parent_name] = max(perf[parent_name], total)
+            if parent_name in seconds:
                 busy = sum(perf[name] for name in members if name not in WAIT_PHASES)
-                seconds[lane] = max(seconds[lane], busy)
+                seconds[parent_name] = max(seconds[parent_name], busy)
         overlapped = any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAIT_PHASES)
-        epoch = max(lanes.values()) if overlapped else perf["rollout"] + perf["train"]
+        epoch = max(with_waits.values()) if overlapped else perf["rollout"] + perf["train"]
         epoch = self.logs.get("perf/epoch", epoch) or 1.0
         return [
             Phase(label, parent, seconds[name], seconds[name] / epoch)
@@ -269,7 +276,7 @@ class RunState:
             if name in rows
         ]
 
-    def _rows(self, max_phases: int | None) -> dict[str, list[str]]:
+    def _merged_phases(self, max_phases: int | None) -> dict[str, list[str]]:
         """Return the names of the phases to show, each with the phases that are merged into it."""
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
         measured = [name for name in spent if spent[name] > 0]
@@ -303,19 +310,22 @@ class RunState:
         return list(zip(names, times, strict=True))
 
     def losses(self) -> Pairs:
-        """Return the last epoch's losses as text; ``HIDDEN_IF_SMALL`` only if they are large."""
-        losses = self._section("loss")
-        rows = [(n, f"{value:.4f}") for n, value in losses.items() if n not in HIDDEN_IF_SMALL]
-        for name, (text, least, number_format) in HIDDEN_IF_SMALL.items():
-            if losses.get(name, 0.0) >= least:
-                rows.append((text, number_format.format(losses[name])))
+        """Return the last epoch's losses as text.
+
+        Losses in ``SHOWN_IF_LARGE``, which are 0 in a healthy run, are left out if they are small.
+        """
+        losses = self._values_of("loss")
+        rows = [(n, f"{value:.4f}") for n, value in losses.items() if n not in SHOWN_IF_LARGE]
+        for name, (label, threshold, number_format) in SHOWN_IF_LARGE.items():
+            if losses.get(name, 0.0) >= threshold:
+                rows.append((label, number_format.format(losses[name])))
         return rows
 
     def statistics(self) -> Pairs:
         """Return the environment's statistics, means per finished episode, as text."""
         return [
             (name, format_count(value) if name == "n" else f"{value:.3f}")
-            for name, value in self._section("env").items()
+            for name, value in self._values_of("env").items()
             if not (self.has_opponents and f"env/{name}".startswith(SELF_PLAY_PREFIXES))
         ]
 
@@ -358,7 +368,8 @@ class RunState:
         pairs = zip(self._points, self._points[1:], strict=False)
         return _curve((b.steps, (b.steps - a.steps) / (b.seconds - a.seconds)) for a, b in pairs)
 
-    def _section(self, section: str) -> Record:
+    def _values_of(self, section: str) -> Record:
+        """Return the newest values of a section, such as loss or env, by name without it."""
         begin = f"{section}/"
         values = {name: value for name, value in self.logs.items() if name.startswith(begin)}
         return {name.removeprefix(begin): value for name, value in values.items()}

@@ -1,8 +1,8 @@
 """Average and gather the ranks' arrays with MLX's collectives, and merge their statistics.
 
-Collectives are operations of a graph. They run on the CPU, or with NCCL on the GPU without making
-the host wait. All ranks must call the same collectives in the same order. ``messages.py`` sends
-the data of the host.
+Collectives are operations of MLX's lazy graph. They run on the CPU, or with NCCL on the GPU without
+making the host wait. All ranks must call the same collectives in the same order. For small messages
+between hosts, ``messages.py`` is faster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,10 @@ RunningStatistics = Mapping[str, np.ndarray]  # of normalizers, see ``vec.base.H
 
 
 def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
-    """Return the mean over all ranks of each array in some trees, not evaluated.
+    """Average each array of some trees over all ranks. Returns the trees of means, not evaluated.
 
-    All arrays are exchanged in one message: a message costs as much time as 100,000 floats.
+    All arrays are sent in one message, because each message takes as long as sending 100,000
+    floats.
 
     Args:
         group: MLX's group of processes.
@@ -37,18 +38,21 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
 
 
 def gather_moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
-    """Return the moments (for normalization) of each rank's advantages, for ``ppo.loss.Targets``.
+    """Gather the moments of all ranks' advantages, from which the loss normalizes the advantages.
 
     Args:
         group: MLX's group of processes.
         adv: This rank's advantages, of the same shape on all ranks.
+
+    Returns:
+        ``closed_form.advantage_moments`` of each rank, (ranks, ...), for ``ppo.loss.Targets``.
     """
     mine = closed_form.advantage_moments(adv)
     return mx.distributed.all_gather(mine, group=group).reshape(group.size(), *mine.shape)
 
 
 def all_gather_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
-    """Send bytes to all ranks through MLX. Returns all ranks' bytes, in order."""
+    """Send bytes to all ranks by MLX's collectives. Returns the bytes of each rank, by rank."""
     sizes = mx.distributed.all_gather(mx.array([len(data)], mx.int32), group=group)
     lengths: list[int] = sizes.tolist()  # type: ignore
     width = max(max(lengths), 1)
@@ -74,10 +78,11 @@ def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def merged_moments(
     common: RunningStatistics, by_rank: Sequence[RunningStatistics]
 ) -> dict[str, np.ndarray]:
-    """Merge running means and variances that each rank has updated from common values.
+    """Merge running means and variances to which each rank has added samples.
 
-    For each rank, the statistics of its new samples are computed by reversing Chan's parallel
-    update, and then added to the merged statistics by the same update.
+    All ranks started from the same statistics. Chan's parallel update merges the statistics of two
+    sets of samples. Here its inverse computes the statistics of each rank's new samples, and the
+    update adds them to the merged statistics.
 
     Args:
         common: ``X.count``, ``X.mean`` and ``X.variance`` for some names X, float64, as they were
@@ -91,7 +96,7 @@ def merged_moments(
         squares = variance * count
         start = count, mean, squares
         for statistics in by_rank:
-            n, new_mean, new_squares = _since(start, *(statistics[name] for name in names))
+            n, new_mean, new_squares = _added_samples(start, *(statistics[name] for name in names))
             if n <= 0:
                 continue
             delta = new_mean - mean
@@ -104,7 +109,9 @@ def merged_moments(
     return merged
 
 
-def _since(start: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> tuple:
+def _added_samples(
+    start: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> tuple:
     """Return the count, mean and sum of squared deviations of the samples added since ``start``.
 
     Args:

@@ -30,7 +30,7 @@ from typing import Any
 from puffer_mlx.distributed.messages import WELCOME, RendezvousServer, connect, to_connection
 from puffer_mlx.system.signals import write_error
 
-BEAT = 0.5  # seconds between two heartbeats
+BEAT_INTERVAL = 0.5  # seconds between two heartbeats
 SILENCE_TIMEOUT = 10.0  # seconds without a heartbeat after which a rank is lost
 COMPILE_TIMEOUT = 300.0  # seconds without progress in the first epochs, which compile kernels
 END_TIMEOUT = 4.0  # seconds for the main thread to end the process
@@ -67,19 +67,19 @@ class Heartbeat:
         progress: Progress of this rank.
         lost: Reason why another rank is lost, or None.
         rescue: Saves what can be saved, in another thread, and returns a line to print.
-        raising: True once the main thread knows that a rank is lost.
+        raising: True once the main thread knows that a rank is lost, so that it raises an error.
         messages: Connections for ``HostAllGather``, by rank. ``close`` closes them.
     """
 
     def __init__(self, rank: int, timeout: float) -> None:
         self.rank = rank
         self._timeout = timeout
-        self._silent = min(SILENCE_TIMEOUT, max(timeout, 4 * BEAT))
+        self._silence_timeout = min(SILENCE_TIMEOUT, max(timeout, 4 * BEAT_INTERVAL))
         self.progress = RankProgress()
         self.lost: str | None = None
-        self.rescue: Callable[[], str] = str
+        self.rescue: Callable[[], str] = str  # nothing to save, no line to print
         self.raising = False
-        self._lost = threading.Event()
+        self._is_lost = threading.Event()
         self._closed = threading.Event()
         self.messages: dict[int, Connection] = {}
         self._peers: dict[int, Connection] = {}
@@ -114,8 +114,10 @@ class Heartbeat:
             False if rank 0 can't be reached.
         """
         messages = connect(address, self.rank, MESSAGES)
-        peer = messages and connect(address, self.rank, BEATS)
-        if messages is None or peer is None:
+        if messages is None:
+            return False
+        peer = connect(address, self.rank, BEATS)
+        if peer is None:
             return False
         self.messages[0] = messages
         self._peers[0] = peer
@@ -142,7 +144,7 @@ class Heartbeat:
 
     def wait_lost(self, seconds: float) -> str | None:
         """Wait for a rank to be lost. Returns the reason, or None after ``seconds``."""
-        self._lost.wait(seconds)
+        self._is_lost.wait(seconds)
         self.raising = self.lost is not None
         return self.lost
 
@@ -183,9 +185,9 @@ class Heartbeat:
             self.messages[rank] = peer
         try:
             os.write(peer.fileno(), WELCOME)
-        except OSError:  # the rank tries again
+        except OSError:  # ``messages.connect`` tries another address
             return
-        if purpose == BEATS:  # from now on, this rank sends its progress to the other
+        if purpose == BEATS:  # ``_watch`` sends heartbeats to the ranks in these dictionaries
             self._peers[rank] = peer
             self._progress[rank] = RankProgress()
         if len(self._peers) == len(self.messages) == count:
@@ -218,22 +220,24 @@ class Heartbeat:
             pass
         except (ValueError, KeyError, TypeError):
             reason = f"rank {rank} has sent a heartbeat that can't be read"
-        if self._progress.pop(rank, None):
+        if self._progress.pop(rank, None):  # the connection ended without a message
             self._mark_lost(reason)
 
     def _watch(self) -> None:
         """Send this rank's progress and check that of other ranks, twice a second."""
         previous_counts: list[int] = []
         since = time.monotonic()
-        while not self._closed.wait(BEAT):
+        while not self._closed.wait(BEAT_INTERVAL):
             mine = self.progress
             now = time.monotonic()
             for rank in [*self._progress]:
                 self._send(rank, progress=[mine.count, mine.busy, mine.has_compiled])
             for rank, other in [*self._progress.items()]:
-                if now - other.last_message > self._silent:
-                    self._mark_lost(f"rank {rank} hasn't answered for {self._silent:.0f} s")
-            if self.rank:  # only the first rank decides that a rank hangs
+                if now - other.last_message > self._silence_timeout:
+                    self._mark_lost(
+                        f"rank {rank} hasn't answered for {self._silence_timeout:.0f} s"
+                    )
+            if self.rank:  # only rank 0 decides that a rank hangs
                 continue
             ranks = {0: mine, **self._progress}
             counts = [other.count for other in ranks.values()]
@@ -252,21 +256,25 @@ class Heartbeat:
             if self.lost is not None or self._closed.is_set():
                 return
             self.lost = reason
-        for other in [*self._progress] if not self.rank else []:
-            self._send(other, lost=reason)
-        self._lost.set()
-        self._start(self._end)
+        if self.rank == 0:
+            for other in [*self._progress]:
+                self._send(other, lost=reason)
+        self._is_lost.set()
+        self._start(self._force_end)
 
-    def _end(self) -> None:
+    def _force_end(self) -> None:
         """End the process if the main thread doesn't end it in time.
 
         Even after the main thread has saved everything, it may wait forever for MLX's threads that
         exchange messages.
         """
-        if self._closed.wait(END_TIMEOUT) or (self.raising and self._closed.wait(SAVE_TIMEOUT)):
-            atexit.register(_leave)
+        has_ended = self._closed.wait(END_TIMEOUT)
+        if not has_ended and self.raising:  # the main thread saves the run first
+            has_ended = self._closed.wait(SAVE_TIMEOUT)
+        if has_ended:
+            atexit.register(_exit_at_once)
             time.sleep(END_TIMEOUT)
-            _leave()
+            _exit_at_once()
         write_error(f"error: {self.lost}")
         helper = threading.Thread(target=self._rescue, daemon=True)
         helper.start()
@@ -281,7 +289,7 @@ class Heartbeat:
             write_error(f"not saved: {error}")
 
 
-def _leave() -> None:
+def _exit_at_once() -> None:
     """Flush the output and end the process at once."""
     for stream in sys.stdout, sys.stderr:
         with contextlib.suppress(OSError, ValueError):

@@ -28,22 +28,27 @@ from puffer_mlx.system.version import describe_machine
 from puffer_mlx.vec import source_folder
 from puffer_mlx.vec.native.sources import sources_digest
 
-TIMEOUT = 120.0  # seconds for all ranks to connect
+CONNECT_TIMEOUT = 120.0  # seconds for all ranks to connect
 LOCAL_OPTIONS = {  # may differ between ranks, since results don't depend on them
-    *("base.checkpoint_dir", "base.log_dir", "vec.num_threads", "vec.max_threads"),
-    *("vec.backend", "vec.timeout", "base.profile"),
+    "base.checkpoint_dir",
+    "base.log_dir",
+    "base.profile",
+    "vec.backend",
+    "vec.max_threads",
+    "vec.num_threads",
+    "vec.timeout",
 }
-VERSIONS = ("puffer_mlx", "MLX")
+VERSIONED = ("puffer_mlx", "MLX")  # programs whose versions must be the same on all ranks
 
 
 def init_distributed(
-    config: Config, resumed: str = "none", timeout: float = TIMEOUT
+    config: Config, resumed: str = "none", timeout: float = CONNECT_TIMEOUT
 ) -> SingleProcess:
     """Connect this process with the other ranks that a launcher started.
 
     Args:
         config: Configuration of the run, the same on all ranks.
-        resumed: Name of the checkpoint to resume.
+        resumed: Name of the checkpoint to resume, compared between the ranks.
         timeout: Seconds for all ranks to connect; after that this process is killed.
 
     Returns:
@@ -59,11 +64,14 @@ def init_distributed(
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
-            words = f"rank {launched_rank()} can't join: {str(error).splitlines()[0]}"
-            hint = (
-                f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
-            )
-            raise UserError(words, RING_HINT if name == "ring" else hint) from None
+            message = f"rank {launched_rank()} can't join: {str(error).splitlines()[0]}"
+            hint = RING_HINT
+            if name != "ring":
+                hint = (
+                    f"this build of MLX has no {name} here:"
+                    " mlx.launch --backend ring works everywhere"
+                )
+            raise UserError(message, hint) from None
         if group.size() == 1:
             return SINGLE_PROCESS
         ranks = Ranks(group, config)
@@ -82,28 +90,36 @@ def init_distributed(
         )
     ranks.local_config(config)  # raises UserError if the run can't be divided
     _connect(ranks, [facts["host"] for facts in all_facts])
-    _assign_cores(ranks.rank, all_facts)
+    _divide_cores(ranks.rank, all_facts)
     return ranks
 
 
-def _assign_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
-    """Divide the CPU cores among the ranks of this machine, if the launcher hasn't done it."""
+def _divide_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
+    """Divide the CPU cores among the ranks of this machine, if the launcher hasn't done it.
+
+    Args:
+        rank: Number of this rank.
+        all_facts: Facts of each rank (``_facts``).
+    """
     mine = all_facts[rank]
     neighbors = [each for each, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
-    if all(all_facts[each]["cores"] == mine["cores"] for each in neighbors):
+    all_share_cores = all(all_facts[each]["cores"] == mine["cores"] for each in neighbors)
+    if all_share_cores:  # after a division each rank would have different cores
         assign_cores(0, neighbors.index(rank), len(neighbors))
 
 
 def _connect(ranks: Ranks, hosts: list[str]) -> None:
     """Connect the ranks by TCP, for heartbeats and small messages."""
     heartbeat = ranks.heartbeat
+    is_first = ranks.rank == 0
     address = {}
-    if not ranks.rank:
+    if is_first:
         address = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
     address = json.loads(ranks.broadcast_text(json.dumps(address)))
-    if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
+    has_failed = not is_first and not heartbeat.connect(address)
+    if not ranks.any(has_failed):
         ranks.use_host_all_gather()
-    elif not ranks.rank:
+    elif is_first:
         verbosity.note(
             f"not all ranks can reach port {address['port']} of rank 0: errors may not name the"
             " rank that is lost, and on GPUs each epoch takes longer",
@@ -122,7 +138,7 @@ def _facts(config: Config) -> dict[str, Any]:
     }
     facts: dict[str, Any] = {"env_name": config.env_name}
     facts |= {name: text for name, text in settings.items() if name not in LOCAL_OPTIONS}
-    facts |= {name: versions[name] for name in VERSIONS}
+    facts |= {name: versions[name] for name in VERSIONED}
     facts["device"] = kind(mx.default_device())
     facts["environment sources"] = "" if config.python else sources_digest(source_folder(config))
     facts["host"] = f"{platform.node()} {uuid.getnode()}"
@@ -148,7 +164,9 @@ def _first_difference(
     return None
 
 
-WATCH = """
+# Program of a helper process: kill the process argv[2] with the message argv[3], unless standard
+# input is closed within argv[1] seconds.
+KILL_AFTER_TIMEOUT = """
 import os, select, signal, sys
 seconds, parent, text = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if not select.select([0], [], [], seconds)[0]:
@@ -159,26 +177,28 @@ if not select.select([0], [], [], seconds)[0]:
 
 @contextmanager
 def _rendezvous_timeout(timeout: float, name: str) -> Iterator[None]:
-    """Kill this process if a block, in which it waits for other ranks, exceeds a timeout.
+    """Kill this process if a block, in which it waits for other ranks, takes too long.
 
     MLX waits forever and holds Python's lock, so a thread couldn't kill the process. A helper
     process does it.
 
     Args:
-        timeout: Seconds.
-        name: Backend, for the message.
+        timeout: Seconds after which the process is killed.
+        name: MLX backend, for the message.
     """
     error = (
         f"error: rank {launched_rank()} has waited {timeout:g} s for the others ({name})\n"
         "  hint: check that each rank was started and that its addresses are right\n"
     )
-    words = program.python_command("-S", "-E", "-c", WATCH, str(timeout), str(os.getpid()), error)
+    command = program.python_command(
+        "-S", "-E", "-c", KILL_AFTER_TIMEOUT, str(timeout), str(os.getpid()), error
+    )
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     # In a new session: at Ctrl-C the helper must not print a traceback.
-    watch = subprocess.Popen(words, start_new_session=True, **streams)
-    assert watch.stdin is not None
+    helper = subprocess.Popen(command, start_new_session=True, **streams)
+    assert helper.stdin is not None
     try:
         yield
     finally:
-        watch.stdin.close()  # ends the helper
-        watch.wait()
+        helper.stdin.close()  # ends the helper
+        helper.wait()

@@ -1,6 +1,6 @@
 """Start ranks on this machine (``train.gpus``), and read the variables that a launcher sets.
 
-On several machines, ``mlx.launch`` starts the ranks. MLX is imported only inside functions.
+On several machines, ``mlx.launch`` starts the ranks. Importing this module doesn't load MLX.
 """
 
 import hashlib
@@ -29,8 +29,9 @@ MPI_RANK = "OMPI_COMM_WORLD_RANK"
 LAUNCHER_ID = "PUFFER_MLX_STARTED_BY"  # ID of the process that started the rank
 REPORTED_FOLDER = "PUFFER_MLX_SAID"  # folder with one file per error that was printed
 HOST = "127.0.0.1"
-NOTICE_TIMEOUT = 10.0  # seconds for the other ranks to end after a failure, then SIGTERM is sent
-TIMEOUT = 60.0  # seconds for the other ranks to end after a failure, then they are killed
+# After a rank has failed: seconds for the others to end, before SIGTERM and before SIGKILL.
+TERMINATE_TIMEOUT = 10.0
+KILL_TIMEOUT = 60.0
 RING_HINT = (
     'mlx.launch writes that file; one of two ranks is [["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
 )
@@ -47,8 +48,8 @@ def launcher_backend() -> str | None:
         return "mpi" if MPI_RANK in os.environ else None
     rank = os.environ["MLX_RANK"]
     if not rank.isdecimal():
-        words = f"MLX_RANK is {rank!r}, not a rank's number: 0, 1, ..."
-        raise UserError(words, "start ranks by mlx.launch, or unset MLX_RANK")
+        message = f"MLX_RANK is {rank!r}, not a rank's number: 0, 1, ..."
+        raise UserError(message, "start ranks by mlx.launch, or unset MLX_RANK")
     name = next((name for name, key in BACKENDS.items() if os.environ.get(key)), None)
     if name is None:
         raise UserError(
@@ -97,7 +98,7 @@ def launch_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
 
     Args:
         count: Number of ranks.
-        words: The command. The ranks share this process's standard output and error.
+        words: Words of the command. The ranks share this process's standard output and error.
         on_gpus: True to give each rank a GPU and connect the ranks by NCCL; False to divide the
             CPU cores among them.
 
@@ -108,7 +109,7 @@ def launch_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
     with tempfile.TemporaryDirectory() as folder, _forwarding_signals(ranks):
         common = {**os.environ, LAUNCHER_ID: str(os.getpid()), REPORTED_FOLDER: folder}
         try:
-            for rank, variables in enumerate(_group(count, on_gpus, Path(folder))):
+            for rank, variables in enumerate(_rank_variables(count, on_gpus, Path(folder))):
                 variables = {**common, **variables, "MLX_RANK": str(rank)}
                 # In a separate process group: the terminal must signal only this process.
                 ranks.append(subprocess.Popen(words, env=variables, process_group=0))
@@ -148,7 +149,7 @@ def assign_cores(process: int, rank: int, count: int) -> None:
     os.sched_setaffinity(process, cores[first:last] or [cores[rank % len(cores)]])
 
 
-def _group(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
+def _rank_variables(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
     """Return, for each rank, the environment variables that connect it to the others."""
     ports = free_ports(count)
     if on_gpus:
@@ -193,11 +194,15 @@ def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
 
 
 def _wait(ranks: Sequence[subprocess.Popen]) -> int:
-    """Wait for all ranks to end, after a failure ``TIMEOUT`` seconds. Returns the exit status."""
+    """Wait for all ranks to end, but at most ``KILL_TIMEOUT`` seconds after one has failed.
+
+    Returns:
+        The exit code of the first rank that failed, else 0.
+    """
     failed = 0
     since = float("inf")  # time of the first failure
     terminated = False
-    while None in (codes := [process.poll() for process in ranks]):
+    while None in (codes := [process.poll() for process in ranks]):  # None: not ended
         waited = time.monotonic() - since
         if not failed and (failed := next(filter(None, codes), 0)):
             since = time.monotonic()
@@ -206,9 +211,11 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
 
                 rank = codes.index(failed)
                 print(f"rank {rank} {describe_exit(failed)}", file=sys.stderr, flush=True)
-        elif waited > TIMEOUT:
+        elif waited > KILL_TIMEOUT:
             break
-        elif waited > NOTICE_TIMEOUT and not terminated:  # before training, ranks may wait forever
+        elif (
+            waited > TERMINATE_TIMEOUT and not terminated
+        ):  # a rank may wait forever before training
             terminated = True
             for process in ranks:
                 process.terminate()

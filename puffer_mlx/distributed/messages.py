@@ -1,11 +1,11 @@
-"""Send small messages between ranks over TCP, besides MLX's collectives.
+"""Send small messages between ranks over TCP, where MLX's collectives would be slower.
 
 Rank 0 listens on a free port. It sends the port and a secret token to the other ranks through MLX.
 Connections without the token are closed.
 
-With NCCL, MLX's collectives run on the GPU. Sending a few bytes from the host this way takes a
-millisecond in which the GPU is idle; over TCP it takes 0.1 ms. Each rank sends its message to rank
-0, which sends all messages to all ranks.
+With NCCL, MLX's collectives run on the GPU. To send a few bytes from the host, they take a
+millisecond in which the GPU does nothing else; TCP takes 0.1 ms. Each rank sends its message to
+rank 0, which sends all messages to all ranks.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-TIMEOUT = 5.0  # seconds to connect to an address, and to receive a greeting
-POLL = 0.2  # seconds between two checks for a lost rank
+GREETING_TIMEOUT = 5.0  # seconds to connect to an address, and to receive a greeting
+POLL_INTERVAL = 0.2  # seconds between two checks for a lost rank
 LOCAL = "127.0.0.1"
 GREETING = struct.Struct("<16sIB")  # token, rank, purpose of the connection
 WELCOME = b"welcome"
@@ -65,7 +65,7 @@ class RendezvousServer:
             connection is closed and None is returned.
         """
         with contextlib.suppress(OSError):
-            token, rank, purpose = GREETING.unpack(_received(peer, GREETING.size))
+            token, rank, purpose = GREETING.unpack(_receive(peer, GREETING.size))
             if secrets.compare_digest(token, self._token):
                 return rank, purpose
         peer.close()
@@ -89,22 +89,22 @@ def connect(address: dict[str, Any], rank: int, purpose: int) -> Connection | No
     greeting = GREETING.pack(bytes.fromhex(address["token"]), rank, purpose)
     for host in address["hosts"]:
         with contextlib.suppress(OSError):
-            peer = socket.create_connection((host, address["port"]), TIMEOUT)
+            peer = socket.create_connection((host, address["port"]), GREETING_TIMEOUT)
             with contextlib.suppress(OSError):
                 peer.sendall(greeting)
-                if _received(peer, len(WELCOME)) == WELCOME:
+                if _receive(peer, len(WELCOME)) == WELCOME:
                     return to_connection(peer)
             peer.close()
     return None
 
 
-def _received(peer: socket.socket, size: int) -> bytes:
-    """Receive exactly ``size`` bytes from a socket within ``TIMEOUT`` seconds.
+def _receive(peer: socket.socket, size: int) -> bytes:
+    """Receive exactly ``size`` bytes from a socket within ``GREETING_TIMEOUT`` seconds.
 
     Raises:
         OSError: The bytes didn't arrive in time, or the peer closed the connection.
     """
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + GREETING_TIMEOUT
     data = b""
     while len(data) < size:
         peer.settimeout(max(deadline - time.monotonic(), 1e-3))
@@ -146,24 +146,22 @@ class HostAllGather:
         self, peers: Mapping[int, Connection], size: int, lost: Callable[[], str | None]
     ) -> None:
         self._peers = [peers[rank] for rank in sorted(peers)]
-        self._is_first = 0 not in peers
+        self._is_rank_0 = 0 not in peers
         self._size = size
         self._lost = lost
 
-    def all_bytes(self, data: bytes) -> list[bytes]:
-        """Send bytes to all ranks and return the bytes of each rank, in the order of the ranks.
-
-        All ranks must call this.
+    def gather(self, data: bytes) -> list[bytes]:
+        """Send bytes to all ranks, which must all call this. Returns the bytes of all, by rank.
 
         Raises:
             LostRank: A rank no longer answers.
         """
         try:
-            if not self._is_first:
+            if not self._is_rank_0:
                 (first,) = self._peers
                 first.send_bytes(data)
-                return [self._message(first) for _ in range(self._size)]
-            messages = [data, *map(self._message, self._peers)]
+                return [self._receive_message(first) for _ in range(self._size)]
+            messages = [data, *map(self._receive_message, self._peers)]
             for peer in self._peers:
                 for message in messages:
                     peer.send_bytes(message)
@@ -171,8 +169,8 @@ class HostAllGather:
         except (OSError, EOFError) as error:
             raise LostRank(str(error) or "a connection was closed") from None
 
-    def _message(self, peer: Connection) -> bytes:
-        while not peer.poll(POLL):
+    def _receive_message(self, peer: Connection) -> bytes:
+        while not peer.poll(POLL_INTERVAL):
             if reason := self._lost():
                 raise LostRank(reason)
         return peer.recv_bytes()

@@ -35,7 +35,7 @@ LOST_PATTERN = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE
 REASON_TIMEOUT = 3.0  # seconds to wait for the lost rank's number if MLX notices the loss first
 ORPHANED_MESSAGE = "the process that started the ranks has ended: stopping after this epoch"
 RESUME_HINT = "see the output of that rank; --resume continues from the last complete checkpoint"
-ARRAY_PREFIX = "ranks."  # of the names of a rank's arrays in a checkpoint, before its number
+ARRAY_PREFIX = "ranks."  # a checkpoint contains the arrays of rank R as ``ranks.R``
 
 
 class Ranks(SingleProcess):
@@ -55,9 +55,10 @@ class Ranks(SingleProcess):
         self.rank = group.rank()
         self.size = group.size()
         self._last_epoch = config.epochs - 1
-        self._exchange = partial(exchange.all_gather_bytes, group)  # until ``use_host_all_gather``
+        # Function that sends bytes to all ranks; ``use_host_all_gather`` replaces it.
+        self._gather_bytes = partial(exchange.all_gather_bytes, group)
         self._synced_epochs = 0
-        self._statistics: dict[str, np.ndarray] = {}  # common to all ranks
+        self._common_statistics: dict[str, np.ndarray] = {}  # the same on all ranks
 
     def local_config(self, config: Config) -> Config:
         """Return the configuration of this rank's shard of the agents and minibatches."""
@@ -73,7 +74,7 @@ class Ranks(SingleProcess):
         return mx.contiguous(all_columns[:, first : first + agents])
 
     def local_key(self, key: mx.array) -> mx.array:
-        """Return the random key that this rank uses to choose minibatches."""
+        """Derive this rank's key for choosing minibatches from the key that all ranks share."""
         return mx.random.split(key, self.size)[self.rank]
 
     # ---- a minibatch -----------------------------------------------------------------------------
@@ -85,12 +86,12 @@ class Ranks(SingleProcess):
         normalized by the moments of all ranks' samples.
         """
 
-        def averaged(weights, minibatch, *others) -> tuple:
+        def averaged(weights, minibatch, *arguments) -> tuple:
             if normalised:
                 targets = minibatch.targets
                 targets = targets._replace(moments=exchange.gather_moments(self.group, targets.adv))
                 minibatch = minibatch._replace(targets=targets)
-            (loss, metrics, *samples), grads = gradients(weights, minibatch, *others)
+            (loss, metrics, *samples), grads = gradients(weights, minibatch, *arguments)
             grads, metrics = exchange.mean_of_ranks(self.group, grads, metrics)
             return (loss, metrics, *samples), grads
 
@@ -110,14 +111,17 @@ class Ranks(SingleProcess):
     def any(self, flag: bool) -> bool:
         """Return True if ``flag`` is True on any rank. All ranks wait for this exchange."""
         self.heartbeat.progress.count += 1
-        return b"1" in self._all_bytes(b"1" if flag else b"0")
+        return b"1" in self._gather_checked(b"1" if flag else b"0")
 
     def should_stop(self, flag: bool) -> bool:
-        """Return True if a rank must stop or the launcher has ended, which rank 0 then prints."""
-        ends = self.any(flag or orphaned())
-        if ends and not flag and not self.rank and orphaned():
+        """Return True if ``flag`` is set on a rank or the launcher has ended.
+
+        Rank 0 prints a message if its launcher has ended.
+        """
+        should_stop = self.any(flag or orphaned())
+        if should_stop and not flag and self.rank == 0 and orphaned():
             print(ORPHANED_MESSAGE, file=sys.stderr, flush=True)
-        return ends
+        return should_stop
 
     def sync_epoch(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
@@ -127,25 +131,28 @@ class Ranks(SingleProcess):
         The ranks also disable the kernels that any rank has disabled. A rollout may verify kernels
         in another thread, in which ranks can't exchange messages.
         """
-        crc = checksum(weights) if epoch % CHECK_INTERVAL == 0 or epoch == self._last_epoch else 0
+        crc = (
+            weights_crc(weights) if epoch % CHECK_INTERVAL == 0 or epoch == self._last_epoch else 0
+        )
         rank_logs = {name: float(value) for name, value in logs.items()}
         rank_scores = None if scores is None else scores.tolist()
         rank_refused = sorted(implementation.refused)
         message = json.dumps((crc, rank_logs, rank_scores, rank_refused))
         with self._lost_rank_as_error():
-            messages = self._exchange(message.encode())
+            messages = self._gather_bytes(message.encode())
         self._synced_epochs += 1
         self.heartbeat.progress.has_compiled = self._synced_epochs >= COMPILE_EPOCHS
         crcs, all_logs, all_scores, all_refused = zip(*map(json.loads, messages), strict=True)
-        _refuse_all(all_refused)
-        if others := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
+        _disable_all(all_refused)
+        if different := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
             raise UserError(
-                f"after epoch {epoch + 1} the weights of ranks {others} differ from those of rank"
-                " 0",
+                f"after epoch {epoch + 1} the weights of ranks {different} differ from those of"
+                " rank 0",
                 "all ranks need the same kind of device and the same versions; --resume continues"
                 " from the last checkpoint",
             )
-        self._raise_if_lost()  # last: all ranks raise the errors above, and may then have ended
+        # Last, because other ranks may have ended after raising one of the errors above.
+        self._raise_if_lost()
         if scores is not None:
             episodes = [episode for rank in all_scores for episode in rank]
             scores = np.array(episodes).reshape(-1, 2)
@@ -153,25 +160,25 @@ class Ranks(SingleProcess):
 
     def begin_statistics(self, vec: VecEnv) -> None:
         """Store the normalization statistics that all ranks have before they add samples."""
-        self._statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
+        self._common_statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
         """Merge the samples that all ranks added to the normalization statistics.
 
         These are the samples since the last call, or since ``begin_statistics``.
         """
-        if not self._statistics or not isinstance(vec, HasNormalizer):
+        if not self._common_statistics or not isinstance(vec, HasNormalizer):
             return
-        messages = self._all_bytes(to_bytes(vec.statistics()))
-        self._statistics = exchange.merged_moments(
-            self._statistics, [from_bytes(data) for data in messages]
+        messages = self._gather_checked(to_bytes(vec.statistics()))
+        self._common_statistics = exchange.merged_moments(
+            self._common_statistics, [from_bytes(data) for data in messages]
         )
-        vec.restore_statistics(self._statistics)
+        vec.restore_statistics(self._common_statistics)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 
     def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Return the arrays of all ranks but 0 for a checkpoint, as bytes named ``ranks.R``."""
+        """Return the arrays of all ranks but 0 for a checkpoint: for rank R, bytes ``ranks.R``."""
         mine = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
         with self.report_lost_ranks():
             messages = exchange.all_gather_bytes(self.group, mine)
@@ -185,7 +192,7 @@ class Ranks(SingleProcess):
     def restore(
         self, arrays: dict[str, mx.array], values: Mapping[str, Any]
     ) -> dict[str, mx.array]:
-        """Return a checkpoint's arrays, with rank 0's replaced by this rank's.
+        """Return a checkpoint's arrays, with those of rank 0 replaced by those of this rank.
 
         Raises:
             UserError: The checkpoint was saved with another number of ranks.
@@ -196,21 +203,21 @@ class Ranks(SingleProcess):
         mine = from_bytes(np.asarray(arrays[f"{ARRAY_PREFIX}{self.rank}"]).tobytes())
         return {**arrays, **{name: mx.array(array) for name, array in mine.items()}}
 
-    def agree_on_refused(self) -> bool:
-        """Disable on all ranks the implementations that any rank has disabled.
+    def agree_on_disabled(self) -> bool:
+        """Disable on all ranks each implementation that any rank has disabled as wrong.
 
         Returns:
             True if the ranks had disabled different implementations.
         """
-        return _refuse_all(self.all_objects(sorted(implementation.refused)))
+        return _disable_all(self.all_objects(sorted(implementation.refused)))
 
     @contextlib.contextmanager
     def report_lost_ranks(self) -> Iterator[None]:
-        """Raise a UserError in or after a block of exchanges if a rank is lost.
+        """Run a block that exchanges data between ranks, and raise a UserError if a rank is lost.
 
-        If a kernel is found to be wrong in the block, all ranks disable it.
+        The ranks also agree on the kernels that the block finds to be wrong: all disable them.
         """
-        with self._lost_rank_as_error(), verification.sharing_refusals(self.agree_on_refused):
+        with self._lost_rank_as_error(), verification.sharing_refusals(self.agree_on_disabled):
             yield
         self._raise_if_lost()
 
@@ -236,22 +243,26 @@ class Ranks(SingleProcess):
 
     def broadcast_text(self, text: str) -> str:
         """Send rank 0's text to all ranks and return it."""
-        return self._all_bytes(text.encode() if not self.rank else b"")[0].decode()
+        return self._gather_checked(text.encode() if not self.rank else b"")[0].decode()
 
     def all_objects(self, value: Any) -> list[Any]:
-        """Send an object to all ranks as JSON. Returns all ranks' objects, in order."""
-        return [json.loads(text) for text in self._all_bytes(json.dumps(value).encode())]
+        """Send an object to all ranks as JSON. Returns the objects of all ranks, by rank."""
+        return [json.loads(text) for text in self._gather_checked(json.dumps(value).encode())]
 
     def use_host_all_gather(self) -> None:
         """Exchange small messages over TCP (``HostAllGather``) instead of MLX from now on."""
-        self._exchange = HostAllGather(
+        self._gather_bytes = HostAllGather(
             self.heartbeat.messages, self.size, lambda: self.heartbeat.lost
-        ).all_bytes
+        ).gather
 
-    def _all_bytes(self, data: bytes) -> list[bytes]:
-        """Send bytes to all ranks. Returns all ranks' bytes, in order."""
+    def _gather_checked(self, data: bytes) -> list[bytes]:
+        """Send bytes to all ranks. Returns the bytes of all ranks, by rank.
+
+        Raises:
+            UserError: A rank is lost.
+        """
         with self.report_lost_ranks():
-            return self._exchange(data)
+            return self._gather_bytes(data)
 
     @contextlib.contextmanager
     def report_end(self) -> Iterator[None]:
@@ -268,8 +279,8 @@ class Ranks(SingleProcess):
         self.heartbeat.rescue = rescue
 
 
-def _refuse_all(by_rank: Sequence[list[str]]) -> bool:
-    """Disable implementations that any rank has disabled. Returns True if the ranks differed.
+def _disable_all(by_rank: Sequence[list[str]]) -> bool:
+    """Disable each implementation that any rank has disabled. Returns True if the ranks differed.
 
     Args:
         by_rank: Names of disabled implementations, by rank.
@@ -278,10 +289,10 @@ def _refuse_all(by_rank: Sequence[list[str]]) -> bool:
     return any(names != by_rank[0] for names in by_rank)
 
 
-def checksum(weights: Any) -> int:
-    """Return the CRC-32 of all weights.
+def weights_crc(weights: Any) -> int:
+    """Return the CRC-32 of all weights, to compare them between ranks.
 
-    A copy is read, because MLX would move the weights to host memory permanently.
+    Reading the arrays themselves would move them to host memory permanently, so a copy is read.
     """
     packed, _ = pack_arrays(leaves(weights))
     return zlib.crc32(np.asarray(packed).data)

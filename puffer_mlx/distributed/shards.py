@@ -32,14 +32,15 @@ def partition(config: Config, rank: int, size: int) -> Config:
         raise UserError(
             f"vec.total_agents {agents} is not a multiple of {size} ranks x vec.num_buffers"
             f" {buffers}",
-            _multiples("vec.total_agents", agents, size * buffers),
+            _nearest_multiples("vec.total_agents", agents, size * buffers),
         )
-    step = size if config.shuffles_samples else size * train.horizon
-    if train.minibatch_size % step:
+    # Each rank's part of a minibatch is a number of steps, or of segments of ``horizon`` steps.
+    divisor = size if config.shuffles_samples else size * train.horizon
+    if train.minibatch_size % divisor:
         each = "" if config.shuffles_samples else f" x train.horizon {train.horizon}"
         raise UserError(
             f"train.minibatch_size {train.minibatch_size} is not a multiple of {size} ranks{each}",
-            _multiples("train.minibatch_size", train.minibatch_size, step),
+            _nearest_multiples("train.minibatch_size", train.minibatch_size, divisor),
         )
     local = replace(
         config,
@@ -62,17 +63,18 @@ def partition(config: Config, rank: int, size: int) -> Config:
     return local
 
 
-def _multiples(name: str, value: int, step: int) -> str:
-    lower = value // step * step
-    return f"{name} {' or '.join(str(n) for n in (lower, lower + step) if n)}"
+def _nearest_multiples(name: str, value: int, divisor: int) -> str:
+    """Return a hint with the nearest values of an option that a number divides."""
+    lower = value // divisor * divisor
+    return f"{name} {' or '.join(str(n) for n in (lower, lower + divisor) if n)}"
 
 
 def make_local_environments(config: Config, ranks: SingleProcess, threads: int) -> Environments:
     """Create the environments of this rank's shard of a run.
 
     Args:
-        config: Configuration of the entire run. Numbers of agents and buffers that don't fit the
-            environment are lowered in it, and a note is added.
+        config: Configuration of the entire run. If its numbers of agents and buffers don't fit the
+            environment, they are lowered here, and a note is added to the configuration.
         ranks: This process's rank.
         threads: Number of threads that step environments.
 
@@ -82,8 +84,9 @@ def make_local_environments(config: Config, ranks: SingleProcess, threads: int) 
     """
     local = ranks.local_config(config)
     environments = vec.make(local, threads)
-    if local is config:
+    if local is config:  # a single process
         return environments
+    # Only now the number of environments is known, by which the seeds of the ranks must differ.
     seed = config.vec.seed + ranks.rank * environments.num_environments
     if local.vec.seed != seed:
         local.vec.seed = seed

@@ -19,7 +19,7 @@ DrawFunction = Callable[[mx.array, tuple[int, int]], mx.array]  # (key, (T, N)) 
 
 
 class SingleProcess:
-    """The only rank of a run in a single process.
+    """The only rank of a run in a single process, and the base class of ``ranks.Ranks``.
 
     Attributes:
         rank: Number of this process, from 0.
@@ -38,12 +38,13 @@ class SingleProcess:
 
         Args:
             gradients: Computes gradients of this rank's minibatch (``ppo/gradients.py``).
-            normalised: True if the loss normalizes advantages (``Algorithm.normalises``).
+            normalised: True if the loss normalizes advantages, so that the ranks must also
+                exchange their moments (``Algorithm.normalises``).
         """
         return gradients
 
     def count_progress(self, gradients: GradientFunction) -> GradientFunction:
-        """Wrap a gradient function so that each call is reported to other ranks as progress."""
+        """Wrap a gradient function so that each call counts as progress of this rank."""
         return gradients
 
     def draw_columns(self, draw: DrawFunction, key: mx.array, steps: int, agents: int) -> mx.array:
@@ -58,7 +59,7 @@ class SingleProcess:
         return draw(key, (steps, agents))
 
     def local_key(self, key: mx.array) -> mx.array:
-        """Return the random key that this rank uses to choose minibatches."""
+        """Derive this rank's key for choosing minibatches from the key that all ranks share."""
         return key
 
     def any(self, flag: bool) -> bool:
@@ -95,7 +96,11 @@ class SingleProcess:
         """Merge the normalization statistics of all ranks' environments into ``vec``."""
 
     def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Return the arrays of the other ranks for a checkpoint, by name."""
+        """Return the arrays of other ranks that rank 0 adds to a checkpoint, by name.
+
+        Args:
+            arrays: This rank's arrays that differ between ranks, by name.
+        """
         return {}
 
     def checkpoint_values(self) -> dict[str, int]:
@@ -123,8 +128,8 @@ class SingleProcess:
             )
         return arrays
 
-    def agree_on_refused(self) -> bool:
-        """Disable on all ranks the implementations that any rank has disabled as wrong.
+    def agree_on_disabled(self) -> bool:
+        """Disable on all ranks each implementation that any rank has disabled as wrong.
 
         Returns:
             True if the ranks had disabled different implementations.

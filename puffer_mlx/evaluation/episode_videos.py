@@ -37,7 +37,7 @@ from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows
 
-MIN_PICTURES = 300  # of a long episode; at most twice as many
+MIN_PICTURES = 300  # pictures of a long episode; there are at most twice as many
 MAX_EPISODE_STEPS = 10_000  # longer episodes are cut off
 MAX_SIDE = 320  # width and height in pixels
 VIDEO_FPS = 30.0
@@ -82,12 +82,13 @@ class EpisodeVideos:
 
 def video_is_due(config: Config, epoch: int) -> bool:
     """Return True if a video is recorded after an epoch: at every n-th evaluation and the last."""
-    every = config.base.eval_video_interval
+    evaluations_per_video = config.base.eval_video_interval
     interval = config.base.eval_interval
-    if not every or not evaluation_is_due(config, epoch):
+    if not evaluations_per_video or not evaluation_is_due(config, epoch):
         return False
-    evaluations = min(epoch, epoch * config.batch_size // interval)  # evaluations up to this one
-    return epoch == config.epochs or evaluations % every == 0
+    # Evaluations so far: one per interval of steps, but at most one per epoch.
+    evaluations = min(epoch, epoch * config.batch_size // interval)
+    return epoch == config.epochs or evaluations % evaluations_per_video == 0
 
 
 def check_drawable(config: Config, trained: VecEnv) -> None:
@@ -170,12 +171,15 @@ def record_episode(stepper: AgentStepper, draw: DrawFunction) -> list[Frame]:
 
 
 def _environment(config: Config, trained: VecEnv) -> Environments:
-    """Create the first environment of an evaluation, with rendering enabled."""
+    """Create the first environment of an evaluation, with rendering enabled.
+
+    If the numbers of agents per environment differ, all environments are created.
+    """
     all_environments = evaluation_config(config, trained)
-    agents_each, uneven = divmod(trained.num_agents, trained.num_environments)
-    agents = all_environments.vec.total_agents if uneven else agents_each
+    agents_each, remainder = divmod(trained.num_agents, trained.num_environments)
+    agents = all_environments.vec.total_agents if remainder else agents_each
     backend = all_environments.vec.backend
-    backend = "sync" if backend == "async" else backend  # equal observations, without processes
+    backend = "sync" if backend == "async" else backend  # the same observations, without processes
     video_config = replace(
         all_environments,
         vec=replace(all_environments.vec, total_agents=agents, backend=backend),

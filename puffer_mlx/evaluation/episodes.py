@@ -26,11 +26,11 @@ from puffer_mlx.vec.rows import allocate_rows
 
 MAX_ENVIRONMENTS = 1024  # C environments to play at once
 SEED_STRIDE = 1_000_003  # offset between the environment seeds of two evaluations
-MIN_EPISODES_PER_AGENT = 10  # on average, in environments with several agents
+MIN_EPISODES_PER_AGENT = 10  # on average, if environments have several agents
 
 SCORE_NAMES = "score", "episode_return", "perf"  # the first reported one is the main score
 
-Episode = dict[str, float]  # values of the environment's my_log: means of n episodes
+Episode = dict[str, float]  # what an environment reports: means over ``n`` episodes, usually one
 
 
 class Spread(NamedTuple):
@@ -53,7 +53,7 @@ class Scores:
     Args:
         episodes: Records of episodes, ordered by environment and then by time.
         environments: Number of environments E.
-        each: Episodes requested from every environment.
+        each: Episodes k requested from each environment.
         unfinished: Environments that didn't finish within the step limit.
         steps: Steps of every agent.
         seconds: Duration of the evaluation.
@@ -75,8 +75,8 @@ class Scores:
 
     def values(self, name: str) -> np.ndarray:
         """Return one reported value of every episode, (count,) float64."""
-        times = [round(record["n"]) for record in self.episodes]
-        return np.repeat([record[name] for record in self.episodes], times)
+        counts = [round(record["n"]) for record in self.episodes]
+        return np.repeat([record[name] for record in self.episodes], counts)
 
     @property
     def score(self) -> Spread:
@@ -118,20 +118,20 @@ class Scores:
 
 
 def main_score_name(names: Iterable[str]) -> str | None:
-    """Return the name of the main score: the first of ``SCORE_NAMES`` that is reported.
+    """Return the name of the main score among the values that an environment reports.
 
     Args:
         names: Names of the reported values.
 
     Returns:
-        The name; if no score is reported, the first name, or None for no names.
+        The first of ``SCORE_NAMES`` that is reported, else the first name, or None for no names.
     """
     reported = list(names)
     return next((name for name in (*SCORE_NAMES, *reported) if name in reported), None)
 
 
 class Actor:
-    """Choose the actions of n agents and carry their recurrent states.
+    """Choose the actions of n agents by a policy, and carry their recurrent states.
 
     Args:
         policy: Trained policy.
@@ -207,8 +207,8 @@ class AgentStepper:
             self.vec.wait(group)
 
 
-def eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
-    """Return the configuration of environments for an evaluation.
+def seeded_eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
+    """Return the configuration of environments for an evaluation with a given seed.
 
     Evaluations with different seeds use different environment seeds.
 
@@ -239,8 +239,8 @@ def max_environments(config: Config, agents: int) -> int:
 def environments_needed(episodes: int, max_count: int, agents: int) -> int:
     """Return the number of environments that should play a number of episodes.
 
-    In environments with several agents, short episodes end first. To reduce this bias, each of
-    these environments plays more episodes.
+    If the agents of an environment end their episodes separately, short episodes come first. To
+    reduce this bias, environments with several agents play more episodes each.
 
     Args:
         episodes: Total number of episodes.
@@ -262,9 +262,9 @@ def score_episodes(
 ) -> Scores:
     """Play complete episodes and return their scores.
 
-    Every environment contributes its first k episodes: the first episodes to end in any environment
-    would be short ones. A small bias remains if agents of one environment end their episodes
-    separately.
+    Every environment contributes its first k episodes. The first episodes to end among all
+    environments would be shorter than usual. A small bias remains if the agents of one environment
+    end their episodes separately.
 
     Args:
         stepper: E environments after a reset.
@@ -305,7 +305,7 @@ def score_episodes(
 def agent_frames(
     stepper: AgentStepper, draw: DrawFunction, steps: int | None = None
 ) -> Iterator[Frame]:
-    """Play and yield a frame of agent 0 for each step, beginning with the reset.
+    """Play with a policy, and yield a frame of agent 0 for the reset and for each step.
 
     Args:
         stepper: Environments after a reset. One environment is enough.

@@ -6,14 +6,13 @@ creates them again with the same seeds, which no training environment uses. The 
 depends only on the weights, also in resumed runs. Evaluations don't affect training: they use
 separate environments and random keys, and with ``train.overlap`` no rollout is in progress.
 
-After training, for runs without these evaluations, as PufferLib does:
-
-puffer4: the run's own environments are stepped without training (``Trainer.evaluate``).
-puffer5: new environments with the seeds of the training environments. Recurrent states start at
-zero and continue from rollout to rollout; actions are sampled. Rollouts of ``train.horizon``
-steps are repeated until ``base.eval_episodes`` episodes have ended (0: no evaluation). PufferLib
-never stops if no episode ends, and exits if ``perf`` isn't reported. Here the evaluation stops if
-no episode ends in as many steps as training took, and ``perf`` isn't needed.
+Runs without these evaluations are evaluated after training, as PufferLib does. With puffer4, the
+run's environments are stepped further without training (``Trainer.evaluate``). With puffer5, new
+environments get the seeds of the training environments. Recurrent states start at zero and continue
+from rollout to rollout, and actions are sampled. Rollouts of ``train.horizon`` steps are repeated
+until ``base.eval_episodes`` episodes have ended (0: no evaluation). PufferLib never stops if no
+episode ends, and exits if ``perf`` isn't reported. Here the evaluation stops if no episode ends in
+as many steps as training took, and ``perf`` isn't needed.
 """
 
 import contextlib
@@ -67,7 +66,7 @@ class Evaluator:
         self._make = make
         self._heartbeat = heartbeat
         self._logs: Logs = {}
-        self._evaluated = -1  # epoch of the logs
+        self._evaluated_epoch = -1  # epoch of the logs
 
     @property
     def score(self) -> float | None:
@@ -75,7 +74,7 @@ class Evaluator:
 
         It is None before these weights are evaluated, and if the metric isn't reported.
         """
-        if self._evaluated != self._trainer.epoch:
+        if self._evaluated_epoch != self._trainer.epoch:
             return None
         return self._logs.get(self._trainer.config.evaluation_metric)
 
@@ -93,7 +92,7 @@ class Evaluator:
         if not evaluation_is_due(trainer.config, trainer.epoch):
             return {}
         began = time.perf_counter()
-        logs = self._now()
+        logs = self._evaluate_once()
         return {**logs, "perf/evaluation": time.perf_counter() - began}
 
     def after_training(self) -> Iterator[Logs]:
@@ -104,14 +103,16 @@ class Evaluator:
                 self._heartbeat()
                 yield logs
         elif not trainer.stop:
-            logs = {f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._now().items()}
+            logs = {
+                f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._evaluate_once().items()
+            }
             yield {"agent_steps": trainer.global_step, **logs}
 
-    def _now(self) -> Logs:
+    def _evaluate_once(self) -> Logs:
         """Evaluate the current weights, at most once per epoch. Returns the record."""
         trainer = self._trainer
-        config = self._trainer.config
-        if self._evaluated == trainer.epoch:
+        config = trainer.config
+        if self._evaluated_epoch == trainer.epoch:
             return self._logs
         with contextlib.closing(self._make(evaluation_config(config, trainer.vec))) as environments:
             scores = score_episodes(
@@ -121,7 +122,7 @@ class Evaluator:
                 progress=lambda *_: self._heartbeat(),
             )
         self._logs = evaluation_logs(scores, config)
-        self._evaluated = trainer.epoch
+        self._evaluated_epoch = trainer.epoch
         return self._logs
 
 
@@ -131,8 +132,8 @@ def trained_stepper(trainer: Trainer, environments: Environments) -> AgentSteppe
     The environments get the normalization statistics of the training environments.
     """
     copy_statistics(trainer.vec, environments)
-    options = trainer.config.base.seed, trainer.config.base.eval_greedy
-    return AgentStepper(trainer.policy, trainer.weights, environments, *options)
+    base = trainer.config.base
+    return AgentStepper(trainer.policy, trainer.weights, environments, base.seed, base.eval_greedy)
 
 
 def evaluation_is_due(config: Config, epoch: int) -> bool:
@@ -141,13 +142,14 @@ def evaluation_is_due(config: Config, epoch: int) -> bool:
     steps = epoch * config.batch_size
     if not interval or not epoch:
         return False
-    return epoch == config.epochs or steps // interval > (steps - config.batch_size) // interval
+    reaches_multiple = steps // interval > (steps - config.batch_size) // interval
+    return epoch == config.epochs or reaches_multiple
 
 
 def target_reached(config: Config, score: float | None) -> bool:
     """Return True if a score reaches ``base.stop_at_score``, which ends the run."""
     target = config.base.stop_at_score
-    if isinstance(target, str) or score is None:
+    if isinstance(target, str) or score is None:  # the text is "none"
         return False
     return config.sign * (score - target) >= 0
 
@@ -168,14 +170,15 @@ def evaluation_config(config: Config, vec: VecEnv) -> Config:
     """
     total = config.vec.total_agents
     agents = config.base.eval_agents
-    each, uneven = divmod(vec.num_agents, vec.num_environments)
-    if agents < 1 and not uneven:
-        max_environments = min(vec.num_environments, MAX_ENVIRONMENTS)
-        agents = each * environments_needed(config.base.eval_episodes, max_environments, each)
+    agents_each, remainder = divmod(vec.num_agents, vec.num_environments)
+    if agents < 1 and not remainder:
+        limit = min(vec.num_environments, MAX_ENVIRONMENTS)
+        episodes = config.base.eval_episodes
+        agents = agents_each * environments_needed(episodes, limit, agents_each)
+    if agents < 1:
+        agents = total
     seed = (config.vec.seed + SEED_OFFSET) % (2 * SEED_OFFSET)
-    vec_settings = replace(
-        config.vec, total_agents=max(agents, 0) or total, num_buffers=1, seed=seed
-    )
+    vec_settings = replace(config.vec, total_agents=agents, num_buffers=1, seed=seed)
     return replace(config, vec=vec_settings, origins={}, notes=[])
 
 

@@ -17,7 +17,7 @@ from puffer_mlx.system.files import publish
 
 DrawFunction = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
 
-MAX_COLOURS = 255  # of a GIF: its 256th palette index marks unchanged pixels
+MAX_COLOURS = 255  # of a GIF, because one of 256 palette indices marks unchanged pixels
 GIF_TICK = 0.01  # seconds; delays are multiples of it, and viewers slow down below two ticks
 FONT_SIZE = 12  # of a caption, in pixels
 LINE_HEIGHT = 16
@@ -36,14 +36,14 @@ class Frame(NamedTuple):
 
 
 def find_draw(folder: Path) -> DrawFunction:
-    """Return an environment's drawing function from its ``draw.py``. Its results are checked.
+    """Load an environment's drawing function from its ``draw.py``, and check what it returns.
 
     Args:
         folder: Folder of the environment.
 
     Raises:
-        UserError: If ``draw.py`` or its ``draw`` is missing. The returned function raises it if
-            the result isn't a picture.
+        UserError: If ``draw.py`` or its function ``draw`` is missing. The returned function raises
+            the error if ``draw`` doesn't return a picture.
     """
     path = folder / "draw.py"
     needed = "draw(observation) -> picture (h, w, 3) uint8, observation: one agent's, flat"
@@ -137,9 +137,9 @@ def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
             f"a GIF can't show {fps:g} pictures per second",
             f"more than 0, at most {0.5 / GIF_TICK:g}; an MP4 can show more",
         )
-    images = list(_same_size(frames))
+    images = list(_equal_sized_images(frames))
     ticks = np.diff(np.rint(np.arange(len(images) + 1) / (fps * GIF_TICK))).astype(int)
-    palette, indices = _indexed(image_class, images)
+    palette, indices = _palette_and_indices(image_class, images)
     pages = []
     for page in indices:
         pages.append(image_class.fromarray(enlarge(page[..., None], scale)[..., 0], mode="P"))
@@ -195,7 +195,7 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
     """
     with optional_package("video"):
         from imageio_ffmpeg import write_frames
-    images = _same_size(frames)
+    images = _equal_sized_images(frames)
     first_image = next(images)
     h, w = (side * scale for side in first_image.shape[:2])
     writer_options: Any = {"fps": fps, "codec": "libx264", "quality": 8, "macro_block_size": 1}
@@ -208,7 +208,7 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
                 writer.send(np.pad(image, ((0, h % 2), (0, w % 2), (0, 0)), mode="edge"))
 
 
-def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
+def _equal_sized_images(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
     """Yield the pictures of one or more frames, and check that all sizes are equal."""
     first_shape: tuple[int, ...] | None = None
     for frame in frames:
@@ -223,7 +223,9 @@ def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
         raise UserError("no frame was drawn", "use --steps 1 or more")
 
 
-def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
+def _palette_and_indices(
+    image_class: Any, images: list[np.ndarray]
+) -> tuple[bytes, list[np.ndarray]]:
     """Return a palette of at most ``MAX_COLOURS``, and palette indices (h, w) uint8 per image."""
     codes = [
         image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for image in images

@@ -14,7 +14,7 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, max_environments
+from puffer_mlx.evaluation.episodes import MAX_STEPS, max_environments, seeded_eval_config
 from puffer_mlx.evaluation.players import Player
 from puffer_mlx.evaluation.results import PairResult, Tally
 from puffer_mlx.vec.base import DeclaresPolicies, Environments, VecEnv
@@ -41,9 +41,9 @@ def agent_sides(vec: VecEnv) -> np.ndarray:
         UserError: If the agents don't form two sides.
     """
     E = vec.num_environments
-    A = vec.num_agents // E
+    A, remainder = divmod(vec.num_agents, E)
     policies = None
-    uneven = vec.num_agents % E > 0
+    uneven = remainder > 0
     if isinstance(vec, DeclaresPolicies):
         environments, policies = vec.declared_policies()
         uneven = (np.bincount(environments, minlength=E) != A).any()
@@ -86,7 +86,8 @@ class TwoPlayerGames:
         self._shape = E, A = self._is_first.shape
         if isinstance(vec, DeclaresPolicies):
             vec.set_tags(np.ones(E, np.int32))  # mark all as games against an opponent
-        self.order = np.argsort(~self._is_first, axis=1, kind="stable") + A * np.arange(E)[:, None]
+        first_agents = A * np.arange(E)[:, None]  # first agent of each environment
+        self.order = first_agents + np.argsort(~self._is_first, axis=1, kind="stable")
         self._agents = [np.flatnonzero(each) for each in (self._is_first, ~self._is_first)]
         self.shown_agent = int(self._agents[0][0])
         seeds = np.random.SeedSequence(seed).generate_state(SIDES)
@@ -99,7 +100,7 @@ class TwoPlayerGames:
         vec.reset(self.rows)
 
     def step(self) -> None:
-        """Let both players act in all environments, and wait for the new rows."""
+        """Advance all games by one step: let both players act, and wait for the new rows."""
         for agents, choose in zip(self._agents, self._choose, strict=True):
             self.actions[agents] = choose(self.rows.select(agents))
         self._vec.send(0, self.actions, self.rows)
@@ -133,7 +134,7 @@ class TwoPlayerGames:
 
 
 class DistinctGames:
-    """Count distinct games: games that differ in observations or actions.
+    """Count the games of two players that differ in observations or actions.
 
     Args:
         order: Agents of each environment, the first player's before the second's, (E, A). Games
@@ -143,18 +144,19 @@ class DistinctGames:
     def __init__(self, order: np.ndarray) -> None:
         self._order = order
         self._running_codes = [0] * len(order)  # checksums of the games in progress
-        self._showing_last = np.zeros(len(order), bool)  # environments that show last observations
+        # Environments whose rows show the last observations of the game that has ended.
+        self._showing_last = np.zeros(len(order), bool)
         self._game_codes: set[int] = set()
 
     @property
     def count(self) -> int:
-        """Number of distinct games."""
+        """Number of games so far that differ from all others in observations or actions."""
         return len(self._game_codes)
 
     def add(self, rows: np.ndarray) -> None:
         """Add the observations or actions of all agents, (N, ...), to the games in progress."""
-        each = rows[self._order].reshape(len(self._running_codes), -1)
-        pairs = zip(each, self._running_codes, strict=True)
+        environment_rows = rows[self._order].reshape(len(self._running_codes), -1)
+        pairs = zip(environment_rows, self._running_codes, strict=True)
         self._running_codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
 
     def record_step(self, finished: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
@@ -163,7 +165,8 @@ class DistinctGames:
         Args:
             finished: Environments whose game has ended, (E,) bool.
             counted: Environments whose game counts, (E,) bool.
-            shows_last: True if the step after a game's end only starts a new game.
+            shows_last: True if environments first show a game's last observations, so that another
+                step only starts the new game.
         """
         for e in np.flatnonzero(counted).tolist():
             self._game_codes.add(self._running_codes[e])
@@ -183,7 +186,7 @@ def play_pair(
 ) -> PairResult:
     """Let two players play the same number of games in every environment.
 
-    Counting the first games that end in any environment would favour short games.
+    Counting the first games that end among all environments would favour short games.
 
     Args:
         first: Player whose wins are counted.
@@ -202,15 +205,15 @@ def play_pair(
     assert E % SIDES == 0, "half of the environments for each side"
     sides = np.arange(E) % SIDES
     match = TwoPlayerGames(vec, (first, second), sides, seed)
-    repeats = first.deterministic and second.deterministic
-    distinct = DistinctGames(match.order) if repeats else None
+    may_repeat = first.deterministic and second.deterministic
+    distinct = DistinctGames(match.order) if may_repeat else None
     games_left = np.full(E, games_each)
     reward_difference = np.zeros(E)  # first player's rewards minus the second's, in current games
     outcomes = np.zeros((SIDES, 3), int)  # by the first player's side: wins, draws, losses
     steps = 0
     while games_left.any():
         if steps == max_steps:
-            raise _endless(vec, int(np.count_nonzero(games_left)), games_each, steps)
+            raise _unfinished_error(vec, int(np.count_nonzero(games_left)), games_each, steps)
         if distinct:
             distinct.add(match.rows.observations)
         match.step()
@@ -222,19 +225,18 @@ def play_pair(
         counted = game_over & (games_left > 0)
         if distinct:
             distinct.record_step(game_over, counted, match.rows.final_observations is not None)
-        np.add.at(
-            outcomes, (sides[counted], 1 - np.sign(reward_difference[counted]).astype(int)), 1
-        )
+        results = 1 - np.sign(reward_difference[counted]).astype(int)  # 0: win, 1: draw, 2: loss
+        np.add.at(outcomes, (sides[counted], results), 1)
         reward_difference[game_over] = 0.0
         games_left[counted] -= 1
         if progress is not None:
             progress(games_each * E - int(games_left.sum()))
-    at_0, at_1 = (Tally(*map(int, row)) for row in outcomes)
-    games = distinct.count if distinct else None
-    return PairResult((at_0, at_1), steps, games, first.deterministic)
+    side_0, side_1 = (Tally(*map(int, row)) for row in outcomes)
+    distinct_count = distinct.count if distinct else None
+    return PairResult((side_0, side_1), steps, distinct_count, first.deterministic)
 
 
-def _endless(vec: Environments, left: int, games_each: int, steps: int) -> UserError:
+def _unfinished_error(vec: Environments, left: int, games_each: int, steps: int) -> UserError:
     """Return an error about games that didn't end within the step limit."""
     return UserError(
         f"{left} of {vec.num_environments} environments of {vec.spec.name} had not finished"
@@ -326,9 +328,11 @@ def play_pairs(
         UserError: If a pair's games can't be played; see ``play_pair``.
     """
     limit = max_environments(config, agents)
-    count = max(2, min(limit - limit % 2, games + games % 2))  # even
+    even_limit = limit - limit % SIDES
+    even_games = games + games % SIDES
+    count = max(SIDES, min(even_limit, even_games))
     games_each = -(-games // count)
-    pair_config = eval_config(config, count, agents, seed)
+    pair_config = seeded_eval_config(config, count, agents, seed)
     expected = len(pairs) * games_each * count
     results: PairResults = {}
     for number, (i, j) in enumerate(pairs):

@@ -27,9 +27,9 @@ from puffer_mlx.evaluation.episodes import (
     AgentStepper,
     Scores,
     environments_needed,
-    eval_config,
     main_score_name,
     score_episodes,
+    seeded_eval_config,
 )
 from puffer_mlx.evaluation.games import (
     GameProgress,
@@ -128,8 +128,8 @@ class Ladder(NamedTuple):
         }
 
 
-def plays_bots_itself(config: Config) -> bool:
-    """Return True if the environment's C code plays scripted opponents, False if ``bot.py`` does.
+def has_bots_in_c(config: Config) -> bool:
+    """Return True if an environment's C code plays scripted opponents, False if ``bot.py`` does.
 
     Raises:
         UserError: If the environment has no scripted opponents.
@@ -150,7 +150,7 @@ def unused_bot_keys(config: Config) -> str:
     """Return a note about set keys that have no effect with a ``bot.py``, or an empty string."""
     names = [f"selfplay.{key}" for key in ("eval_bots", "eval_bot_envs", "eval_bot_threads")]
     unused = [name for name in names if is_explicit(config, name)]
-    if not unused or plays_bots_itself(config):
+    if not unused or has_bots_in_c(config):
         return ""
     return f"unused with bot.py: {', '.join(unused)}"
 
@@ -187,7 +187,7 @@ def play_scripted_opponents(
     Raises:
         UserError: If the environment has no scripted opponents, or the games can't be played.
     """
-    if plays_bots_itself(config):
+    if has_bots_in_c(config):
 
         def make_normalized(config: Config) -> Environments:
             environments = make(config)
@@ -199,9 +199,13 @@ def play_scripted_opponents(
             config, spec, policy, weights, make_normalized, games, deterministic, progress
         )
     player = policy_player("the policy", policy, weights, deterministic, statistics)
-    plain = bot_game_config(config)
-    bots = [player_without_policy(f"{BOT_NAME}:{skill:g}", plain, spec) for skill in BOT_SKILLS]
-    return play_opponents(player, [bot for bot in bots if bot], plain, make, games, progress)
+    game_config = bot_game_config(config)
+    bots = []
+    for skill in BOT_SKILLS:
+        bot = player_without_policy(f"{BOT_NAME}:{skill:g}", game_config, spec)
+        assert bot is not None
+        bots.append(bot)
+    return play_opponents(player, bots, game_config, make, games, progress)
 
 
 def play_environment_bots(
@@ -216,7 +220,7 @@ def play_environment_bots(
 ) -> Ladder:
     """Play a policy against scripted opponents that the environment's C code plays.
 
-    As in PufferLib 5.0; ``selfplay.eval_bots`` has their numbers.
+    ``selfplay.eval_bots`` lists the numbers of these opponents, as in PufferLib 5.0.
 
     Args:
         config: Configuration of the policy's run.
@@ -238,7 +242,7 @@ def play_environment_bots(
     results = []
     agents = check_environment_bots(settings, spec)
     count = environments_needed(games, max(1, config.selfplay.eval_bot_envs // agents), agents)
-    with make(eval_config(settings, count, agents, seed)) as environments:
+    with make(seeded_eval_config(settings, count, agents, seed)) as environments:
         score_name = PERF_SCORE
         for bot_index, number in enumerate(bots):
             select_bot(environments, number)
@@ -313,8 +317,8 @@ def environment_bot_config(config: Config) -> Config:
     config = bot_game_config(replace(config, env=env))
     if threads := config.selfplay.eval_bot_threads:
         settings = replace(settings, max_threads=threads)
-    alone = replace(config.selfplay, enabled=False)
-    return replace(config, vec=settings, selfplay=alone, origins={}, notes=[])
+    no_self_play = replace(config.selfplay, enabled=False)
+    return replace(config, vec=settings, selfplay=no_self_play, origins={}, notes=[])
 
 
 def select_bot(environments: Environments, number: int) -> None:
@@ -324,7 +328,7 @@ def select_bot(environments: Environments, number: int) -> None:
         UserError: If the environments have no scripted opponents.
     """
     native = getattr(environments, "inner", environments)
-    assert isinstance(native, NativeVec), "plays_bots_itself"
+    assert isinstance(native, NativeVec), "has_bots_in_c"
     native.set_bot_policy(number)
 
 
@@ -356,7 +360,7 @@ def check_environment_bots(config: Config, spec: EnvSpec) -> int:
 
 
 def _bot_result(name: str, scores: Scores, config: Config) -> tuple[str, OpponentResult]:
-    """Return the name of the score, and the results against one opponent, from an evaluation."""
+    """Summarize an evaluation against one opponent. Returns the score's name and the results."""
     summary = scores.summary()
     score_name = PERF_SCORE if PERF_SCORE in summary else main_score_name(summary)
     if scores.unfinished or score_name is None:
@@ -376,8 +380,8 @@ def _bot_result(name: str, scores: Scores, config: Config) -> tuple[str, Opponen
 def plays_ladder(config: Config) -> bool:
     """Return True if a self-play run plays a ladder after training."""
     play = config.selfplay
-    pool = play.eval_games > 0 and play.eval_pool_size > 0
-    return play.enabled and (play.eval_bot_games > 0 or pool)
+    plays_pool = play.eval_games > 0 and play.eval_pool_size > 0
+    return play.enabled and (play.eval_bot_games > 0 or plays_pool)
 
 
 def check_ladder_config(config: Config, spec: EnvSpec) -> str:
@@ -395,7 +399,7 @@ def check_ladder_config(config: Config, spec: EnvSpec) -> str:
     """
     if not (plays_ladder(config) and config.selfplay.eval_bot_games):
         return ""
-    if plays_bots_itself(config):
+    if has_bots_in_c(config):
         check_environment_bots(environment_bot_config(config), spec)
     return unused_bot_keys(config)
 
@@ -439,12 +443,12 @@ def play_configured_ladder(
 
 def ladder_logs(ladder: Ladder, trainer: Trainer) -> Logs:
     """Return a run's record of a ladder: the mean score, and the score against each opponent."""
-    scores = {LADDER_PREFIX + _key_of(result.name): result.score for result in ladder.results}
+    scores = {LADDER_PREFIX + _record_key(result.name): result.score for result in ladder.results}
     games = float(sum(result.games for result in ladder.results))
     mean = {trainer.config.metric: ladder.score}
     return {"agent_steps": trainer.global_step, **mean, "env/n": games, **scores}
 
 
-def _key_of(name: str) -> str:
+def _record_key(name: str) -> str:
     """Convert an opponent's name to a key of a record, such as ``bot_0.5`` or ``pool_3``."""
     return name.partition(" (")[0].replace(" ", "_").replace(":", "_")

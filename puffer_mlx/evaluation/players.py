@@ -18,7 +18,10 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.from_config import source_folder
 
-Choose = Callable[[Rows], np.ndarray]  # rows of n agents -> their actions (n, heads) float32
+ChooseFunction = Callable[[Rows], np.ndarray]  # rows of n agents -> actions (n, heads) float32
+RANDOM_NAME, BOT_NAME = "random", "bot"  # names of players without a policy
+# Of a bot.py's function, for messages.
+SIGNATURE = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
 
 
 class Player(NamedTuple):
@@ -32,7 +35,7 @@ class Player(NamedTuple):
     """
 
     name: str
-    start: Callable[[int, int], Choose]
+    start: Callable[[int, int], ChooseFunction]
     deterministic: bool = False
 
 
@@ -54,7 +57,7 @@ def policy_player(
             policy gets observations without normalization.
     """
 
-    def start(n: int, seed: int) -> Choose:
+    def start(n: int, seed: int) -> ChooseFunction:
         actor = Actor(policy, weights, n, seed, deterministic)
 
         def choose(rows: Rows) -> np.ndarray:
@@ -69,12 +72,13 @@ def policy_player(
 def random_player(action: ActionSpec) -> Player:
     """Return a player that samples legal actions uniformly, or continuous ones from N(0, 1)."""
 
-    def start(n: int, seed: int) -> Choose:
+    def start(n: int, seed: int) -> ChooseFunction:
         rng = np.random.default_rng(seed)
 
         def choose(rows: Rows) -> np.ndarray:
             if action.continuous:
                 return rng.standard_normal((n, action.heads), np.float32)
+            # The choice with the largest random number is a uniform sample.
             priorities = rng.random((n, action.logits))
             if rows.masks is not None:
                 priorities[rows.masks == 0] = -1.0
@@ -84,9 +88,6 @@ def random_player(action: ActionSpec) -> Player:
         return choose
 
     return Player("random", start)
-
-
-SIGNATURE = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
 
 
 def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player:
@@ -106,7 +107,7 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
     missing = f"{folder.name} has no scripted player: {path} doesn't exist"
     scripted = load_script_function(path, "choose", UserError(missing, SIGNATURE), SIGNATURE)
 
-    def start(n: int, seed: int) -> Choose:
+    def start(n: int, seed: int) -> ChooseFunction:
         rng = np.random.default_rng(seed)
 
         def choose(rows: Rows) -> np.ndarray:
@@ -120,9 +121,6 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
         return choose
 
     return Player(name, start)
-
-
-RANDOM_NAME, BOT_NAME = "random", "bot"
 
 
 def player_without_policy(name: str, config: Config, spec: EnvSpec) -> Player | None:

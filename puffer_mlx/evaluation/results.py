@@ -9,7 +9,7 @@ import numpy as np
 Z_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
 
 ELO_SCALE = 400.0  # rating difference at odds of ten to one
-MAX_ITERATIONS = 10_000  # of the computation of Elo ratings
+MAX_ITERATIONS = 10_000  # to compute Elo ratings
 ELO_TOLERANCE = 1e-7  # largest change of a rating in the last iteration, in Elo points
 
 MIN_DISTINCT_GAMES = 20  # no interval is shown for fewer, because repeated games are no evidence
@@ -50,7 +50,7 @@ class Tally(NamedTuple):
 
         Args:
             interval: Interval of the score to show, or None.
-            more: Remark to add.
+            more: Remark to add, or "".
         """
         bounds = [] if interval is None else ["{:.3f} to {:.3f}".format(*interval)]
         return (
@@ -81,9 +81,9 @@ class PairResult(NamedTuple):
 
     @property
     def independent(self) -> Tally:
-        """Wins, draws and losses, scaled from all games to the number of distinct games.
+        """Wins, draws and losses as if only the distinct games had been played.
 
-        Repeated games aren't independent evidence.
+        They are scaled from all games, because repeated games aren't independent evidence.
         """
         total = self.total
         if self.distinct is None:
@@ -92,7 +92,10 @@ class PairResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the score, or None for fewer than ``MIN_DISTINCT_GAMES``."""
+        """95 % interval of the score; None if too many games were repetitions.
+
+        At least ``MIN_DISTINCT_GAMES`` distinct games are needed, or all games if there are fewer.
+        """
         if self.distinct is not None and self.distinct < min(MIN_DISTINCT_GAMES, self.total.games):
             return None
         return wilson_interval(self.independent)
@@ -114,9 +117,9 @@ def wilson_interval(tally: Tally) -> tuple[float, float]:
         tally: Results of at least one game.
     """
     n, p = tally.games, tally.score
-    shrunk = 1 + Z_95**2 / n
-    middle = (p + Z_95**2 / (2 * n)) / shrunk
-    half = Z_95 / shrunk * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n**2))
+    denominator = 1 + Z_95**2 / n
+    middle = (p + Z_95**2 / (2 * n)) / denominator
+    half = Z_95 / denominator * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n**2))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -142,11 +145,11 @@ def elo_ratings(results: Mapping[tuple[int, int], Tally], players: int) -> np.nd
         games[j, i] += tally.games + 1
     rating = np.zeros(players)
     for _ in range(MAX_ITERATIONS):
-        s = 10 ** (rating / ELO_SCALE)
-        s = points / (games / (s[:, None] + s)).sum(axis=1)
-        new = ELO_SCALE * np.log10(s)
-        new -= new.mean()
-        if np.abs(new - rating).max() < ELO_TOLERANCE:
-            return new
-        rating = new
+        strength = 10 ** (rating / ELO_SCALE)
+        strength = points / (games / (strength[:, None] + strength)).sum(axis=1)
+        new_rating = ELO_SCALE * np.log10(strength)
+        new_rating -= new_rating.mean()
+        if np.abs(new_rating - rating).max() < ELO_TOLERANCE:
+            return new_rating
+        rating = new_rating
     return rating

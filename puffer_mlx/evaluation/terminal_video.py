@@ -55,14 +55,15 @@ class HalfBlocks:
 
 
 def caption(frame: Frame, first_step: int) -> str:
-    """Return the caption of a frame: number of the episode, its return, and the step in it.
+    """Return the caption of a frame: the episode's number and return, and the step in the episode.
 
     Args:
         frame: Frame to describe.
         first_step: Step at which the episode began.
     """
     end = " ended" if frame.terminal else ""
-    episode = frame.episode - frame.terminal  # episode that `total` belongs to
+    # At a terminal, `total` is the return of the episode before `episode`.
+    episode = frame.episode - 1 if frame.terminal else frame.episode
     step = frame.step - first_step
     return f"episode {episode + 1}{end}   return {frame.total:g}   step {step:,}   Ctrl-C quits"
 
@@ -95,7 +96,7 @@ def play_in_terminal(frames: Iterable[Frame], fps: float, console: Console | Non
             if frame.terminal:
                 returns.append(frame.total)
                 first_step = frame.step
-            due = max(due, time.perf_counter() - 1 / fps) + 1 / fps
+            due = max(due + 1 / fps, time.perf_counter())  # late frames aren't made up for
     if returns:
         mean = sum(returns) / len(returns)
         console.print(f"episodes {len(returns):,}, mean return {mean:.3f}", highlight=False)

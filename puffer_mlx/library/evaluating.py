@@ -34,9 +34,9 @@ from puffer_mlx.evaluation.episodes import (
     Scores,
     agent_frames,
     environments_needed,
-    eval_config,
     max_environments,
     score_episodes,
+    seeded_eval_config,
 )
 from puffer_mlx.evaluation.frames import DrawFunction, Frame, add_caption
 from puffer_mlx.evaluation.games import (
@@ -174,7 +174,7 @@ def make_eval_environments(
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
         count = environments_needed(episodes, max_environments(config, agents), agents)
-    return _make_environments(policy, eval_config(config, count, agents, seed), render)
+    return _make_environments(policy, seeded_eval_config(config, count, agents, seed), render)
 
 
 def _make_environments(policy: Policy, config: Config, render: bool = False) -> Environments:
@@ -504,7 +504,9 @@ def game_frames(
     outcomes = [f"{first.name} won", f"{second.name} won", "a draw"]
     seed = config.base.seed
     image: Any = None
-    with vec.make(eval_config(config, 1, agents, seed), count_cores(), render=True) as environment:
+    with vec.make(
+        seeded_eval_config(config, 1, agents, seed), count_cores(), render=True
+    ) as environment:
         draw = draw_function(config, environment)
         game = watch_game(first, second, environment, seed)
         for step in itertools.count():

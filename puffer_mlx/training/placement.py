@@ -175,7 +175,7 @@ def broadcast_from_rank0(
     first_keys = json.loads(ranks.broadcast_text(json.dumps(keys)))
     if placement is None:
         placement = choose(replace(config, train=replace(config.train, **first_keys)))
-    return broadcast_from_rank0(ranks, config, choose) if ranks.agree_on_refused() else placement
+    return broadcast_from_rank0(ranks, config, choose) if ranks.agree_on_disabled() else placement
 
 
 def choose_placement(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Placement:

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint.folder import subtree
+from puffer_mlx.checkpoint.folder import arrays_below
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import RULES_OF_4
 from puffer_mlx.distributed.single_process import SingleProcess
@@ -118,7 +118,7 @@ class SelfPlay:
                 "the saved state has no opponents: the run was trained without self-play",
                 "start a new run from its weights: --load-model-path",
             )
-        self.league.restore(subtree(arrays, LEAGUE), values)
+        self.league.restore(arrays_below(arrays, LEAGUE), values)
         self._games.restore(np.asarray(arrays[UNFINISHED]))
         set_tags(self._vec, self.assignment)
 

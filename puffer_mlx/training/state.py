@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint.folder import SavedState, subtree
+from puffer_mlx.checkpoint.folder import SavedState, arrays_below
 from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation
@@ -120,7 +120,7 @@ def restore_state(trainer: Any, weights: Any, state: SavedState) -> bool:
     if trainer.rate is not None:  # The saved run may have used another schedule.
         trainer.rate = state.values.get("learning_rate", trainer.rate)
     if trainer.self_play is not None:
-        opponents = subtree(state.arrays, SELF_PLAY)
+        opponents = arrays_below(state.arrays, SELF_PLAY)
         trainer.self_play.restore(opponents, state.values.get(SELF_PLAY))
         if not continues_episodes:
             trainer.self_play.discard_games()

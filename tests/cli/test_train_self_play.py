@@ -11,7 +11,7 @@ from running import records
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
 from puffer_mlx.evaluation import ladder
-from puffer_mlx.evaluation.episodes import eval_config
+from puffer_mlx.evaluation.episodes import seeded_eval_config
 from puffer_mlx.evaluation.games import play_pair
 from puffer_mlx.evaluation.players import policy_player
 from puffer_mlx.training.trainer import Trainer
@@ -66,7 +66,7 @@ def test_ladder_without_bots_plays_against_earlier_weights_of_the_pool():
         ]
         seed = settings.base.seed
         for level, opponent in zip(found.results, players[1:], strict=True):
-            game_settings = eval_config(settings, 40, 2, seed)
+            game_settings = seeded_eval_config(settings, 40, 2, seed)
             with vec.make(game_settings, 1) as games:
                 result = play_pair(players[0], opponent, games, 1, seed)
             assert level.tally == result.total and level.games == 40

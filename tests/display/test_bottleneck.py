@@ -108,6 +108,6 @@ def test_compiling_epochs_and_runs_without_a_profile_get_no_advice():
     assert find_bottleneck(logs("eval_env") | {"epoch": 2.0}, slow) == ""  # what compiling took
     assert find_bottleneck(logs("eval_env") | {"epoch": 3.0}, slow) != ""
     assert find_bottleneck({"epoch": 9.0, "perf/rollout": 1.0, "perf/train": 1.0}, CPU) == ""
-    resumed = replace(slow, started=30)  # it compiles again
+    resumed = replace(slow, epochs_before=30)  # it compiles again
     assert find_bottleneck(logs("eval_env") | {"epoch": 32.0}, resumed) == ""
     assert find_bottleneck(logs("eval_env") | {"epoch": 33.0}, resumed) != ""

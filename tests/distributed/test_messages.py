@@ -40,7 +40,7 @@ def three_posts():
 
 def at_once(posts, parts):
     with ThreadPoolExecutor(len(posts)) as pool:
-        jobs = [pool.submit(post.all_bytes, part) for post, part in zip(posts, parts, strict=True)]
+        jobs = [pool.submit(post.gather, part) for post, part in zip(posts, parts, strict=True)]
         return [job.result(60) for job in jobs]
 
 
@@ -50,16 +50,16 @@ def test_all_ranks_get_all_messages_in_the_order_of_ranks(three_posts):
         assert at_once(posts, parts) == [parts] * 3
     ours[1].close()
     with pytest.raises(LostRank):
-        posts[1].all_bytes(b"anybody?")
+        posts[1].gather(b"anybody?")
 
 
 def test_a_lost_heartbeat_ends_the_wait_for_a_silent_rank(three_posts, monkeypatch):
     (first, *_), _ = three_posts
     heard = iter([None, None, "rank 2 hangs"])
     monkeypatch.setattr(first, "_lost", lambda: next(heard))
-    monkeypatch.setattr(messages, "POLL", 0.01)
+    monkeypatch.setattr(messages, "POLL_INTERVAL", 0.01)
     with pytest.raises(LostRank, match="rank 2 hangs"):
-        first.all_bytes(b"")
+        first.gather(b"")
 
 
 def test_only_ranks_with_the_token_are_connected():
@@ -86,7 +86,7 @@ def test_only_ranks_with_the_token_are_connected():
 
 @pytest.mark.parametrize("text", [b"\xff", b'{"progress": 1}'])
 def test_a_damaged_heartbeat_loses_its_rank_at_once(text, monkeypatch):
-    monkeypatch.setattr(Heartbeat, "_end", lambda _: None)
+    monkeypatch.setattr(Heartbeat, "_force_end", lambda _: None)
     first = Heartbeat(0, 20.0)
     with contextlib.closing(first):
         peer = connect(first.listen(1, local=True), 1, BEATS)
@@ -97,7 +97,7 @@ def test_a_damaged_heartbeat_loses_its_rank_at_once(text, monkeypatch):
 
 
 def test_half_a_greeting_has_a_timeout(monkeypatch):
-    monkeypatch.setattr(messages, "TIMEOUT", 0.2)
+    monkeypatch.setattr(messages, "GREETING_TIMEOUT", 0.2)
     server = RendezvousServer(local=True)
     address = server.address["hosts"][0], server.address["port"]
     with contextlib.closing(server), socket.create_connection(address) as stranger:

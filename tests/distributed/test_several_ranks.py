@@ -269,7 +269,7 @@ time.sleep(60)
 
 def test_the_launcher_ends_the_others_and_names_the_rank_that_died(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launching, "NOTICE_TIMEOUT", 0.5)
+    monkeypatch.setattr(launching, "TERMINATE_TIMEOUT", 0.5)
     words = [sys.executable, "-c", WAITING]
     assert launching.launch_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
     assert (tmp_path / "asked").exists()

@@ -10,7 +10,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from oracles import named
 
 import puffer_mlx
-from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
+from puffer_mlx.checkpoint.environment_statistics import (
+    preprocessing_changes,
+    with_saved_preprocessing,
+)
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -112,7 +115,7 @@ def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
         assert len(list(again)) == 4
     with puffer_mlx.Trainer(SMALL, make) as new:
         config = with_saved_preprocessing(new.config, saved)
-        (line,) = differences(new.config, config, saved)
+        (line,) = preprocessing_changes(new.config, config, saved)
         assert "vec.image_channels is up_to_4" in line
 
 

@@ -285,7 +285,7 @@ def test_ranks_choose_again_after_one_has_refused_a_kernel():
         size = 2
         differ = iter([True, False])
 
-        def agree_on_refused(self) -> bool:
+        def agree_on_disabled(self) -> bool:
             return next(self.differ)
 
     found = iter([Placement(GPU, GPU), Placement(GPU, CPU)])

@@ -193,7 +193,7 @@ def test_training_keeps_the_setting_of_the_policy(run, scripts, capsys, shipped_
 
 
 def test_damaged_bounds_of_a_file_are_refused():
-    low, high = rescaling.TENSOR_NAMES
+    low, high = rescaling.LOW, rescaling.HIGH
     good = rescaling.bounds_tensors(BOUNDS)
     assert rescaling.split_bounds(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
     for wrong in {low: good[low]}, {**good, high: np.array([np.nan, 40], F)}:

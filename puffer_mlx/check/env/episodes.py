@@ -35,9 +35,8 @@ def check_episodes(env: EnvUnderTest) -> Findings:
         hint = "fine if one step is the task; otherwise set terminals only where an episode ends"
         return [warn(f"all {observed.terminals:,} of them are one step long", hint)]
     span = f"{format_number(lengths.min())} to {format_number(lengths.max())} steps"
-    count = (
-        len(observed.observed_ends) or observed.terminals
-    )  # as ``endings`` and ``log`` count them
+    # The same number as in the items ``endings`` (Python) and ``log`` (C).
+    count = len(observed.observed_ends) or observed.terminals
     return [ok(f"{count:,} ended: {span}, {lengths.mean():.4g} on average")]
 
 
@@ -45,8 +44,8 @@ def check_endings(env: EnvUnderTest) -> Findings:
     """Check that the environment distinguishes terminated and truncated episodes."""
     if env.native:
         return [skip("C environments have one terminal for both, after which the value is 0")]
-    truncated = [steps for steps, cut in env.observed.observed_ends if cut]
-    terminated = [steps for steps, cut in env.observed.observed_ends if not cut]
+    truncated = [steps for steps, is_truncated in env.observed.observed_ends if is_truncated]
+    terminated = [steps for steps, is_truncated in env.observed.observed_ends if not is_truncated]
     if not truncated and not terminated:
         return [skip("no episode's last observation was shown: all ends count as terminated")]
     equal_lengths = len(set(terminated)) == 1 and terminated[0] > 1
@@ -69,15 +68,16 @@ def check_resets(env: EnvUnderTest) -> Findings:
         return [skip(f"{len(observed.first_rows)} episodes ended, too few to compare their starts")]
     first_rows = np.stack(observed.first_rows)
     low, high = observed.initial.min(0), observed.initial.max(0)
-    span = high - low  # tolerance for later resets
+    span = high - low  # later resets may differ by this from the first ones
     outside = (first_rows < low - span - 1e-6) | (first_rows > high + span + 1e-6)
     hint = "reset must set everything that step changes"
     if env.native:
         hint = "c_step must call c_reset where an episode ends, and c_reset must write every number"
     if env.agents_each == 1 and still_old_episode(observed):
         return [fail("the row with a terminal still belongs to the episode that ended", hint)]
-    if env.agents_each == 1 and outside.all(0).any():
-        i = int(np.argmax(outside.all(0)))
+    always_outside = outside.all(0)
+    if env.agents_each == 1 and always_outside.any():
+        i = int(np.argmax(always_outside))
         reset = f"{format_number(low[i])} to {format_number(high[i])} after a reset"
         values = first_rows[:, i]
         later = f"{format_number(values.min())} to {format_number(values.max())} after a terminal"
@@ -104,7 +104,8 @@ def still_old_episode(observed: PlayStatistics) -> bool:
     if not observed.successive:
         return False
     span = observed.high - observed.low
-    scale = np.where(span > 0, 1 / np.where(span > 0, span, 1), 0) / max(1, np.count_nonzero(span))
+    varies = span > 0
+    scale = np.where(varies, 1 / np.where(varies, span, 1), 0) / max(1, np.count_nonzero(varies))
     first_rows = np.stack(observed.first_rows)[:MAX_COMPARED_ROWS] * scale
     initial = observed.initial[:MAX_COMPARED_ROWS] * scale
     step_distance = np.mean([np.abs((b - a) * scale).sum() for a, b in observed.successive])
@@ -114,8 +115,9 @@ def still_old_episode(observed: PlayStatistics) -> bool:
     np.fill_diagonal(start_distances, np.inf)
     usual_distance = start_distances.min(1).mean()  # to the nearest other start
     distance_to_starts = np.abs(first_rows[:, None] - initial).sum(2).min(1).mean()
-    near_last = distance_to_last < 2 * step_distance
-    return bool(near_last and distance_to_starts > 3 * usual_distance + 0.01)
+    is_near_last = distance_to_last < 2 * step_distance
+    is_far_from_starts = distance_to_starts > 3 * usual_distance + 0.01  # 0.01: equal starts
+    return bool(is_near_last and is_far_from_starts)
 
 
 def check_log(env: EnvUnderTest) -> Findings:
@@ -144,8 +146,8 @@ def check_log(env: EnvUnderTest) -> Findings:
         text = f"log.n counts {format_number(count)} episodes, but {terminals:,} ended"
         hint = "log.n += 1 where an episode ends, once per episode; fine if some shouldn't count"
         findings.append(warn(text, hint))
-    kind, _, metric = env.config.metric.partition("/")
-    if kind == "env" and metric not in names:
+    source, _, metric = env.config.metric.partition("/")
+    if source == "env" and metric not in names:
         hint = "[sweep] metric = one of those above"
         if env.native:
             hint = f'dict_set(out, "{metric}", log->{metric}) in my_log, or metric = ... in [sweep]'

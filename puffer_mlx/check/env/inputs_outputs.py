@@ -16,8 +16,8 @@ from puffer_mlx.check.items import (
 from puffer_mlx.config.compatibility import ZERO_OBSERVATIONS_OF_5
 
 MAX_OBSERVATION = 10.0  # networks learn badly from larger values
-MIN_REWARD = 1e-3  # the effect of smaller rewards on the loss is lost
-MAX_STEPS_TO_EFFECT = 300  # steps
+MIN_REWARD = 1e-3  # smaller rewards hardly change the loss
+MAX_STEPS_TO_EFFECT = 300  # until different actions must have changed a row
 
 FINITE_HINT = (
     "avoid divisions by 0, roots of negative numbers, and values that grow without a limit"
@@ -25,7 +25,7 @@ FINITE_HINT = (
 
 
 def check_spaces(env: EnvUnderTest) -> Findings:
-    """Describe the spaces of an environment's observations and actions."""
+    """Describe an environment's observation and action spaces. This item never fails."""
     spec = env.full.spec
     agents_each = env.agents_each
     if spec.observation_shape:
@@ -69,6 +69,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
         return [fail(text, "write the observations in reset and in every step")]
     low, high = observed.low.min(), observed.high.max()
     findings = [ok(f"from {format_number(low)} to {format_number(high)}, all finite")]
+    # The observation elements that stay 0 with this option, as in PufferLib 5.0.
     key, left_at_0 = ZERO_OBSERVATIONS_OF_5.get(env.config.env_name, ("", ()))
     if env.config.env.get(key):
         same[[*left_at_0]] = False
@@ -80,10 +81,10 @@ def check_observations(env: EnvUnderTest) -> Findings:
         )
         findings.append(warn(text, hint))
     beyond = np.maximum(-observed.low, observed.high) > MAX_OBSERVATION
-    large = np.flatnonzero(beyond & ~pixels).tolist()
-    if large and not env.training_config.vec.normalize_observations:
+    large_elements = np.flatnonzero(beyond & ~pixels).tolist()
+    if large_elements and not env.training_config.vec.normalize_observations:
         text = (
-            f"{format_indices(large)} went beyond ±{MAX_OBSERVATION:g}"
+            f"{format_indices(large_elements)} went beyond ±{MAX_OBSERVATION:g}"
             f" ({spec.observation_size} numbers in all)"
         )
         hint = "scale them to about -1 to 1, or --vec.normalize-observations 1"
@@ -96,7 +97,9 @@ def check_observations(env: EnvUnderTest) -> Findings:
 def check_rewards(env: EnvUnderTest) -> Findings:
     """Check that rewards are finite, occur, and aren't clipped."""
     rewards = np.stack(env.observed.rewards)
-    for step, agent in np.argwhere(~np.isfinite(rewards))[:1]:
+    not_finite = np.argwhere(~np.isfinite(rewards))
+    if len(not_finite):
+        step, agent = not_finite[0]
         text = f"agent {agent}'s reward is not finite (NaN or infinite) after {step + 1} steps"
         return [fail(text, FINITE_HINT)]
     if not rewards.any():
@@ -112,8 +115,8 @@ def check_rewards(env: EnvUnderTest) -> Findings:
     clip = env.config.train.reward_clip
     if env.training_config.vec.normalize_rewards:
         return findings
-    if clipped := (np.abs(rewards) > clip).mean():
-        text = f"{format_percent(clipped)} of rewards are beyond ±{clip:g} and are clipped"
+    if clipped_fraction := (np.abs(rewards) > clip).mean():
+        text = f"{format_percent(clipped_fraction)} of rewards are beyond ±{clip:g} and are clipped"
         hint = (
             "scale them in the environment, or --vec.normalize-rewards 1, or --train.reward-clip"
             f" {format_number(largest).replace(',', '')}"

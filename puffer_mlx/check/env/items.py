@@ -19,9 +19,12 @@ from puffer_mlx.check.items import Findings, Item, ok, warn
 def check_loads(env: EnvUnderTest) -> Findings:
     """Check that an environment compiles or imports, and accepts its configuration."""
     full = env.full
-    how = f" ({full.description})" if full.description else ""
+    details = f" ({full.description})" if full.description else ""
     findings = [
-        ok(f"{full.num_agents:,} agents in {full.num_environments:,} environments in training{how}")
+        ok(
+            f"{full.num_agents:,} agents in {full.num_environments:,} environments"
+            f" in training{details}"
+        )
     ]
     if full.unused:
         keys = ", ".join(f"env.{key}" for key in full.unused)
@@ -32,7 +35,7 @@ def check_loads(env: EnvUnderTest) -> Findings:
 
 def check_steps(env: EnvUnderTest) -> str:
     """Check that an environment can be stepped with random legal actions."""
-    observed = env.observed
+    observed = env.observed  # steps the environment
     return (
         f"{observed.steps:,} steps of {observed.agents} agents with random actions,"
         f" {observed.seconds:.1f} s"

@@ -36,6 +36,7 @@ FORBIDDEN_FEATURES = """
 #define TABLE extern const
 #pragma GCC poison double static
 """
+# Assembly directives that define a variable outside of functions; constants are allowed.
 _VARIABLES = re.compile(
     r"^\s*(?:\.section\s+)?(?:\.t?(?:bss|data)|\.l?comm|\.zerofill|__DATA)\b(?!\.rel|,__const)",
     re.M,
@@ -49,12 +50,12 @@ def check_gpu_rules(env: EnvUnderTest) -> Findings:
         return [skip("environments in Python are stepped on the CPU")]
     with env.make() as environments:
         assert isinstance(environments, NativeVec)
-        side = environments.gpu_side
+        gpu_side = environments.gpu_side
         supported = device_env(environments) is not None
-    if side is None or not supported:
-        reasons = unsupported_features(vec.source_folder(env.config), side is not None)
+    if gpu_side is None or not supported:
+        reasons = unsupported_features(vec.source_folder(env.config), gpu_side is not None)
         return [skip(f"stepped only on the CPU: {'; '.join(reasons)}; {GUIDE_HINT}")]
-    finding = compile_rules(side.rules)
+    finding = compile_rules(gpu_side.rules)
     if finding.verdict == FAIL or not (has_gpu() or kernel_substitute()):
         return [finding]
     warnings = [] if finding.verdict == OK else [finding]
@@ -70,12 +71,12 @@ def compile_rules(rules: GPURules) -> Finding:
     name = rules.header.stem
     try:
         program = rules_program(rules)
-        assembly = _assembly(name, program)
-        extensions = _extensions(name, program)
+        assembly = _compile_to_assembly(name, program)
+        extensions = _extension_errors(name, program)
     except OSError as error:
         return fail(f"its rules include {error.filename}, which doesn't exist", GUIDE_HINT)
     except CompilerError as error:
-        errors = "; ".join(_errors(error)[:MAX_SHOWN_ERRORS])
+        errors = "; ".join(_error_lines(error)[:MAX_SHOWN_ERRORS])
         return fail(f"its rules don't compile for a GPU: {errors}", GUIDE_HINT)
     except UserError as error:
         return skip(f"can't check that its rules compile for a GPU: {error.message}")
@@ -90,17 +91,18 @@ def compile_rules(rules: GPURules) -> Finding:
     )
 
 
-def _errors(error: CompilerError) -> list[str]:
+def _error_lines(error: CompilerError) -> list[str]:
     """Return the lines of a compiler's output that are errors."""
     return [line for line in error.lines if " error: " in line]
 
 
-def _extensions(name: str, program: str) -> list[str]:
+def _extension_errors(name: str, program: str) -> list[str]:
     """Return the compiler's errors about language extensions, which GPU compilers may reject."""
     try:
-        _assembly(name, program, "-pedantic-errors")
+        _compile_to_assembly(name, program, "-pedantic-errors")
     except CompilerError as error:
-        return [line for line in _errors(error) if "anonymous" not in line]
+        # GPU compilers accept anonymous structs.
+        return [line for line in _error_lines(error) if "anonymous" not in line]
     return []
 
 
@@ -116,7 +118,7 @@ def rules_program(rules: GPURules) -> str:
     return "".join((*headers, FORBIDDEN_FEATURES, program, calls, layout_check))
 
 
-def _assembly(name: str, program: str, *flags: str) -> str:
+def _compile_to_assembly(name: str, program: str, *flags: str) -> str:
     """Compile a C++ program. Returns its assembly.
 
     Raises:
@@ -131,12 +133,11 @@ def _assembly(name: str, program: str, *flags: str) -> str:
 
 
 def compare_with_host(env: EnvUnderTest) -> Finding:
-    """Compare an environment's trajectories on the GPU and on the CPU. Returns a finding."""
+    """Compare an environment's trajectories on the GPU with those on the CPU. Returns a finding."""
     result = compare_trajectories(env.make, COMPARED_ROLLOUTS)
     if result is None:
         text = "too few environments, or too large observations, for a GPU: stepped on the CPU"
         return warn(text, "try another --vec.total-agents")
-    rate = result.agents / result.seconds
     counts = f"{result.agents} agents for {result.steps} steps, {result.ends} episodes ended"
     if result.difference > ROUNDING_TOLERANCE:
         text = (
@@ -149,21 +150,22 @@ def compare_with_host(env: EnvUnderTest) -> Finding:
         )
         return fail(text, hint)
     equality = ", to the bit"
-    if differing := result.agents - result.equal:
+    differing = result.agents - result.equal
+    if differing:
         equality = (
             f" except for rounding ({result.difference:.1g}), after which {differing} agents played"
             " differently"
         )
-    speed = f"{rate:,.0f} steps/s {result.description}"
+    speed = f"{result.agents / result.seconds:,.0f} steps/s {result.description}"
     return ok(f"the GPU's results are the CPU's{equality}: {counts}; {speed}")
 
 
-def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
+def unsupported_features(folder: Path, differ_in_agents: bool = False) -> list[str]:
     """Return the reasons why an environment can't run on a GPU, as texts.
 
     Args:
         folder: Folder with the environment's sources.
-        unequal: True if its environments have different numbers of agents.
+        differ_in_agents: True if its environments have different numbers of agents.
     """
     if folder_release(folder) == "5.0":
         return ["only environments with PufferLib 4.0's interface can run on a GPU"]
@@ -175,6 +177,6 @@ def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
         "binding.c doesn't define MY_STATE_PLAIN, so its state may be more than its struct": (
             "MY_STATE_PLAIN" not in defined
         ),
-        "its environments have different numbers of agents": unequal,
+        "its environments have different numbers of agents": differ_in_agents,
     }
     return [reason for reason, holds in reasons.items() if holds]

@@ -34,7 +34,8 @@ def check_seeds(env: EnvUnderTest) -> Findings:
         return [warn(text, randomness_hint(env))]
     if difference:
         return [fail(f"one seed gives two different runs: {difference}", randomness_hint(env))]
-    equal, incomparable = [], []
+    equal: list[str] = []
+    incomparable: list[str] = []
     variants = (
         (
             f"{COMPARED_THREADS} threads",
@@ -44,10 +45,14 @@ def check_seeds(env: EnvUnderTest) -> Findings:
         ("two groups", "one group and two", {"groups": 2}),
     )
     for variant, compared_runs, options in variants if env.native else ():
-        if difference := first_run_difference(env, **options):
+        difference = first_run_difference(env, **options)
+        if difference:
             text = f"with {variant} a seed gives a different run: {difference}"
             return [fail(text, randomness_hint(env))]
-        (incomparable if difference is None else equal).append(compared_runs)
+        if difference is None:
+            incomparable.append(compared_runs)
+        else:
+            equal.append(compared_runs)
     findings = [ok(f"runs with one seed: {', '.join(equal) or 'two runs'} agree to the bit")]
     if incomparable:
         text = f"{', '.join(incomparable)} can't be compared: {SIZES_DIFFER}"
@@ -76,7 +81,7 @@ def first_run_difference(env: EnvUnderTest, **options: int) -> str | None:
         options: Options of the second run (``EnvUnderTest.small_config``).
 
     Returns:
-        The difference as text, empty for equal runs; or None if the numbers of environments differ,
+        The difference as text, "" for equal runs; or None if the numbers of environments differ,
         so that the runs can't be compared.
     """
     with env.make() as first, env.make(**options) as second:
@@ -96,10 +101,9 @@ def first_run_difference(env: EnvUnderTest, **options: int) -> str | None:
 
 
 def first_row_difference(first_rows: Rows, second_rows: Rows) -> str:
-    """Describe the first difference between the rows of two environments; empty if equal."""
-    for name, a, b in zip(
-        ("observation", "reward", "terminal", "mask", "end"), first_rows, second_rows, strict=True
-    ):
+    """Describe the first difference between the rows of two environments; "" if they are equal."""
+    names = ("observation", "reward", "terminal", "mask", "end")  # in the order of ``Rows``
+    for name, a, b in zip(names, first_rows, second_rows, strict=True):
         if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8):
             continue
         agent, *element = (int(i) for i in np.argwhere(a != b)[0])

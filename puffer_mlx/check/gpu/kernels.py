@@ -1,5 +1,6 @@
 """Checks that compare fused operations and minibatches with plain MLX in float32 on the CPU."""
 
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -49,6 +50,8 @@ COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
 class OperationCase:
     """Random inputs of one operation. Runs its fused implementation and its reference on them.
 
+    ``low`` are the inputs that are converted to a low precision; the others stay float32.
+
     Args:
         case: Shapes of the inputs, the fused implementation and the reference.
     """
@@ -69,8 +72,8 @@ class OperationCase:
             if device == mx.cpu and cpu_extension.load_extension() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
-            rest = [mx.array(a) for a in (*self.states, self.not_done)]
-            arrays = self.fused(low, rest, mx.array(self.cotangent).astype(dtype))
+            float32_inputs = [mx.array(a) for a in (*self.states, self.not_done)]
+            arrays = self.fused(low, float32_inputs, mx.array(self.cotangent).astype(dtype))
             mx.eval(arrays)
         return arrays
 
@@ -87,15 +90,20 @@ class OperationCase:
         return arrays
 
 
-def _gelu(low, _, dy):
-    (out,), (dx,) = mx.vjp(lambda x: [gelu(x)], low, [dy])
+def _gelu(low, _, cotangent):
+    """Return GELU's output and gradient."""
+    (out,), (dx,) = mx.vjp(lambda x: [gelu(x)], low, [cotangent])
     return [out, dx]
 
 
-def _norm(low, _, dy):
+def _norm(low, _, cotangent):
+    """Return the output of a sum's RMS norm, and its gradients by x and by the weight.
+
+    The gradient by the residual equals that by x.
+    """
     x, residual, weight = low
     rows = [x.reshape(-1, H), residual.reshape(-1, H), weight]
-    (out,), grads = mx.vjp(lambda *a: [ops.add_rms_norm(*a)], rows, [dy.reshape(-1, H)])
+    (out,), grads = mx.vjp(lambda *a: [ops.add_rms_norm(*a)], rows, [cotangent.reshape(-1, H)])
     return [out.reshape(x.shape), grads[0].reshape(x.shape), grads[2]]
 
 
@@ -107,14 +115,14 @@ def _norm_reference(x, residual, weight, _):
 def operation_cases() -> dict[str, OperationCase]:
     """Return the operations that have a fused implementation, by name."""
     steps = (T, S, H)
-    table = {
+    cases = {
         name: facts.fused_case(T, S, H) for name, facts in NETWORK_FACTS.items() if facts.fused_case
     }
-    table["GELU"] = FusedCase(
+    cases["GELU"] = FusedCase(
         [steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)
     )
-    table["RMSNorm"] = FusedCase([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2))
-    return {name: OperationCase(case) for name, case in table.items()}
+    cases["RMSNorm"] = FusedCase([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2))
+    return {name: OperationCase(case) for name, case in cases.items()}
 
 
 def check_fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
@@ -147,7 +155,7 @@ def small_policy(
 
 
 def minibatch_observations(segments: int = 0) -> mx.array:
-    """Return random observations, (T, segments, 20). 0 segments: S."""
+    """Return random observations, (T, segments, 20); S segments for 0."""
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
 
@@ -186,8 +194,9 @@ class MinibatchCase:
         outputs, values, _ = policy.scan(*arguments)
         heads = policy.distribution
         logprobs, _ = heads.log_prob_entropy(outputs, mx.array(self.actions), None)
-        distances = rng.choice([-1, 1], (2, T * S)) * rng.choice([0.05, 0.5], (2, T * S))
-        self.old_logprob, self.old_value = np.array([logprobs, values]) + distances
+        signs = rng.choice([-1, 1], (2, T * S))
+        distances = rng.choice([0.05, 0.5], (2, T * S))  # inside and outside of the clip ranges
+        self.old_logprob, self.old_value = np.array([logprobs, values]) + signs * distances
 
     def run(self, precision: str, one_launch: bool = False) -> dict[str, np.ndarray]:
         """Compute the minibatch. Returns weight gradients, ratios and advantages by name, float64.
@@ -204,21 +213,25 @@ class MinibatchCase:
             **COEFFICIENTS,  # type: ignore
         )
         settings = config.Config(train=train)
-        steps = compile_update(self.policy, settings, algorithms.make(self.policy, settings))
+        update = compile_update(self.policy, settings, algorithms.make(self.policy, settings))
         old_logprob, old_value, rewards, terminals = map(
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )
-        read = self.actions, None, 1 - self.terminals
+        not_done = 1 - self.terminals
         targets = Targets(old_logprob, old_value, rewards=rewards, terminals=terminals)
         state = _arrays(self.state)
         observations = mx.array(self.observations)
-        batch = Minibatch(observations, *map(_arrays, read), targets=targets, state=state)
-        scale = mx.array(1024.0)
-        (_, _, ratios, _, adv), grads = steps.gradients(
-            _arrays(self.weights), batch, mx.array(0.01), scale
+        actions = _arrays(self.actions)
+        batch = Minibatch(
+            observations, actions, None, _arrays(not_done), targets=targets, state=state
+        )
+        entropy_coefficient = mx.array(0.01)
+        loss_scale = mx.array(1024.0)  # used by fp16 only
+        (_, _, ratios, _, adv), grads = update.gradients(
+            _arrays(self.weights), batch, entropy_coefficient, loss_scale
         )
         if precision == "fp16":
-            grads = tree_map(lambda grad: grad / scale, grads)
+            grads = tree_map(lambda grad: grad / loss_scale, grads)
         arrays = {f"gradient by {name}": array for name, array in named_arrays(grads)}
         arrays |= {"ratios": ratios, "advantages": adv}
         return {name: np.array(array).astype(np.float64) for name, array in arrays.items()}
@@ -236,6 +249,7 @@ def check_minibatch(quick: bool) -> str:
     """
     need_gpu()
     worst = WorstCase()
+    # (network, hidden units, in one launch, numbers of choices per action head)
     cases = [(network, H, False, (5,)) for network in NETWORKS]
     one_launch_cases = [
         (network, ONE_LAUNCH_HIDDEN, True, actions)
@@ -247,11 +261,12 @@ def check_minibatch(quick: bool) -> str:
         as_bytes = actions == (1, 1)  # combined with uint8 observations
         with on(mx.Device(mx.cpu)):
             policy = small_policy(network, actions, True, hidden)
-            padded = -(-S // ONE_LAUNCH_SEGMENTS) * ONE_LAUNCH_SEGMENTS
-            case = MinibatchCase(policy, as_bytes, padded if one_launch else S)
+            segments = ONE_LAUNCH_SEGMENTS * math.ceil(S / ONE_LAUNCH_SEGMENTS)
+            case = MinibatchCase(policy, as_bytes, segments if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:
-            bound = rounding_unit(precision) ** 0.5  # rounding can move a value across a kink
+            # Far above the rounding error, which can move a value across a kink of the loss.
+            bound = rounding_unit(precision) ** 0.5
             with on(mx.Device(mx.gpu)):
                 arrays = case.run(precision, one_launch)
             label = " in one launch" if one_launch else ""

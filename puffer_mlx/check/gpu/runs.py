@@ -32,11 +32,8 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
 
 INTEGER_ENVIRONMENTS = ("squared", "connect4", "g2048")  # environments with integer arithmetic
-CHECKED_ENVIRONMENTS = (
-    *INTEGER_ENVIRONMENTS,
-    "connect4_two",
-    "soccer",
-)  # the last two have several agents
+SEVERAL_AGENTS = ("connect4_two", "soccer")  # environments with several agents
+CHECKED_ENVIRONMENTS = (*INTEGER_ENVIRONMENTS, *SEVERAL_AGENTS)
 AGENTS = 512
 ROLLOUTS = 8
 ROUNDING_TOLERANCE = 1e-3  # for the sines and cosines of Breakout
@@ -63,16 +60,21 @@ MEASURED_EPOCHS = 7
 
 
 def check_one_launch(quick: bool) -> str:
-    """Check that environments on the GPU behave as on the CPU, and that training on them works."""
+    """Check rollouts in one launch and in a few launches per step, on the GPU.
+
+    Environments must behave as on the CPU, and training must give finite losses.
+    """
     need_gpu()
-    rates = [_check_environment(env) for env in (*CHECKED_ENVIRONMENTS, "breakout")]
-    steps = [_check_environment(env, in_steps=True) for env in CHECKED_ENVIRONMENTS]
+    speeds = [_check_environment(env) for env in (*CHECKED_ENVIRONMENTS, "breakout")]
+    speeds_in_steps = [_check_environment(env, in_steps=True) for env in CHECKED_ENVIRONMENTS]
     with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as run:
         for _ in range(2):
             losses = [value for name, value in run.step().items() if name.startswith("loss/")]
             require(bool(np.isfinite(losses).all()), "a loss isn't finite")
-    rates = f"{AGENTS} agents: {', '.join(rates)}"
-    return f"{rates}; in a few launches per step: {', '.join(steps)}"
+    return (
+        f"{AGENTS} agents: {', '.join(speeds)};"
+        f" in a few launches per step: {', '.join(speeds_in_steps)}"
+    )
 
 
 def _check_environment(env: str, in_steps: bool = False) -> str:
@@ -143,7 +145,7 @@ def uninterrupted_run(epochs: int) -> list[Logs]:
 
 
 def check_resume(quick: bool) -> str:
-    """Check that a run resumes exactly, including a rollout not yet trained on."""
+    """Check that a run resumes exactly, if a rollout was collected but not yet trained on."""
     expected = uninterrupted_run(5)
     with trainer(*OVERLAP) as run:
         logs = [run.step() for _ in range(3)]
@@ -230,7 +232,7 @@ def measure_speeds(quick: bool) -> str:
     failed = False
     for name, options in variants.items():
         try:
-            lines.append(f"{name}: {_measure(*options)}")
+            lines.append(f"{name}: {_measure_times(*options)}")
         except Exception as error:  # report the other measurements anyway
             lines.append(f"{name}: {type(error).__name__}: {error}")
             failed = True
@@ -240,8 +242,8 @@ def measure_speeds(quick: bool) -> str:
     return text
 
 
-def _measure(*options: str) -> str:
-    """Train Breakout for some epochs with these options. Returns the median times as text."""
+def _measure_times(*options: str) -> str:
+    """Train Breakout for some epochs with the given options. Returns median times as text."""
     with trainer(*options, env="breakout", base=TIMED_OPTIONS) as run:
         logs = [run.step() for _ in range(COMPILING_EPOCHS + MEASURED_EPOCHS)][COMPILING_EPOCHS:]
         acting = run.collector.acting
@@ -249,7 +251,9 @@ def _measure(*options: str) -> str:
     launches = ""
     if isinstance(acting, RolloutsOnGPU):
         launches = f" ({min(acting.steps, settings.train.horizon)} steps a launch)"
-    rollout, training = (_busy_milliseconds(logs, lane) for lane in ("perf/eval_", "perf/train_"))
+    rollout, training = (
+        _busy_milliseconds(logs, phase_prefix) for phase_prefix in ("perf/eval_", "perf/train_")
+    )
     epoch = 1000 * statistics.median(record["perf/epoch"] for record in logs)
     return (
         f"rollout {rollout:.1f} ms{launches}, training {training:.1f} ms,"
@@ -257,13 +261,13 @@ def _measure(*options: str) -> str:
     )
 
 
-def _busy_milliseconds(logs: list[Logs], lane: str) -> float:
-    """Return the median milliseconds per epoch of a lane's phases, without waits.
+def _busy_milliseconds(logs: list[Logs], phase_prefix: str) -> float:
+    """Return the median milliseconds per epoch of rollouts or of training, without waits.
 
     Args:
         logs: Records of the measured epochs.
-        lane: Prefix of the phases: rollout (``perf/eval_``) or training (``perf/train_``).
+        phase_prefix: Start of the phases' names: ``perf/eval_`` (rollout) or ``perf/train_``.
     """
     waits = {f"perf/{name}" for name in WAIT_PHASES}
-    names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
+    names = [name for name in logs[0] if name.startswith(phase_prefix) and name not in waits]
     return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)

@@ -30,34 +30,34 @@ REORDERED_SUM_TOLERANCE = 1e-3  # tolerance for sums in another order, after a f
 
 
 def require(condition: bool, text: str) -> None:
-    """Let the current check fail with a text unless a condition holds (raises ``Failed``)."""
+    """Raise ``Failed`` with a text if a condition of the current check doesn't hold."""
     if not condition:
         raise Failed(text)
 
 
 def at_most(name: str, value: float, bound: float) -> str:
-    """Let the check fail if a value is above its bound or NaN. Returns value and bound as text."""
+    """Raise ``Failed`` if a value is above its bound or NaN. Returns value and bound as text."""
     text = f"{name} {value:.3g} (at most {bound:.3g})"
     require(value <= bound, text)
     return text
 
 
 class WorstCase:
-    """Check values against their bounds, and remember the value that is nearest to its bound.
+    """Check values against their bounds, and store the one with the largest fraction of its bound.
 
     Attributes:
-        text: Name, value and bound of this value.
+        text: Name, value and bound of the stored one.
     """
 
     def __init__(self) -> None:
-        self._fraction = -1.0
+        self._largest_fraction = -1.0
         self.text = "nothing was compared"
 
     def add(self, name: str, value: float, bound: float) -> None:
         """Check one more value. Raises ``Failed`` unless ``value <= bound``."""
         text = at_most(name, value, bound)
-        if value / bound > self._fraction:
-            self._fraction = value / bound
+        if value / bound > self._largest_fraction:
+            self._largest_fraction = value / bound
             self.text = text
 
 
@@ -144,7 +144,7 @@ def max_loss_difference(runs: Sequence[Logs], reference: Sequence[Logs]) -> floa
             name for name in record.keys() & expected_record.keys() if name.startswith("loss/")
         }
         require("loss/total" in shared, f"an epoch without losses: {record or expected_record}")
-        for name in shared - {"loss/first_ratio_error"}:
+        for name in shared - {"loss/first_ratio_error"}:  # itself a difference, near 0
             differences.append(
                 abs(record[name] - expected_record[name]) / max(1.0, abs(expected_record[name]))
             )

@@ -115,7 +115,7 @@ class FlatFormat(FileFormat):
 
     def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason why PufferLib's native policy can't express a policy, or None."""
-        return flat_files.unsupported_component(policy)
+        return flat_files.unsupported_component_reason(policy)
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on what the flat file lacks: statistics, bounds or the last values."""
@@ -215,7 +215,7 @@ def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
 
     configured = config.policy.hidden_size, config.policy.num_layers
     incomplete = not is_puffer3 and any(
-        flat_files.unaligned_layout([*products(configured[0]), *network], size // 4).length
+        flat_files.tolerant_layout([*products(configured[0]), *network], size // 4).length
         == size // 4
         for network in _network_sizes(*configured)
     )
