@@ -23,7 +23,7 @@ from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import is_locked, relative
 from puffer_mlx.system.json_text import is_finite, write_json
 from puffer_mlx.tracking.json_lines import read_records
-from puffer_mlx.tracking.scores import EVALUATION, score_name
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX, score_name
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 STOPPED, RESUMABLE = "stopped", "resumable"
@@ -186,7 +186,7 @@ def score_text(score: float | None) -> str:
 
 def best_text(run: dict[str, Any]) -> str:
     """Format the best score of a run, followed by " e" if it is from an evaluation."""
-    return score_text(run["best"]) + " e" * run["metric"].startswith(EVALUATION)
+    return score_text(run["best"]) + " e" * run["metric"].startswith(EVALUATION_PREFIX)
 
 
 def age(started: float) -> str:

@@ -39,7 +39,7 @@ from puffer_mlx.profiling.timeline import Trace
 from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
-from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX
 from puffer_mlx.tracking.tracked_run import check_trackers_installed
 from puffer_mlx.training.run import EVALUATED_SCORE, Run, make_separate_environments
 from puffer_mlx.training.trainer import Trainer
@@ -263,7 +263,7 @@ def finish_run(
         last = evaluate_final_weights(evaluator, trainer, dashboard)
     if last:
         run.log.write(last)
-        trackers.evaluated(last)
+        trackers.set_evaluation_scores(last)
     return last
 
 
@@ -274,7 +274,9 @@ def evaluate_final_weights(
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
-            scores = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
+            scores = {
+                n.replace("env/", EVALUATION_PREFIX): x for n, x in record.items() if "env/" in n
+            }
             dashboard.update(scores)
     if record:
         text = ", ".join(

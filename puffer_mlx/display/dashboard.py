@@ -18,7 +18,7 @@ from puffer_mlx.display.bottleneck import PerfContext, find_bottleneck
 from puffer_mlx.display.dashboard_layout import NO_EPISODE_TEXT, DashboardPicture
 from puffer_mlx.display.run_view import RATING_KEY, RETURN_KEY, Record, RunState, format_count
 from puffer_mlx.system import verbosity
-from puffer_mlx.tracking.scores import METRIC, SCORE
+from puffer_mlx.tracking.scores import DEFAULT_METRIC, MEAN_SCORE
 
 LINE_INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
 LINES_BELOW = 11  # for the result, the next steps and the prompt below the last picture
@@ -58,7 +58,7 @@ class Dashboard:
         console: Console | None = None,
         context: PerfContext | None = None,
         in_progress: Callable[[], str] | None = None,
-        metric: str = METRIC,
+        metric: str = DEFAULT_METRIC,
     ) -> None:
         self.run = RunState(summary, total_steps, metric)
         self._in_progress = in_progress
@@ -164,7 +164,7 @@ class Dashboard:
         fields += [f"{label} {value}" for label, value in run.scores().items()]
         fields += [] if main else [NO_EPISODE_TEXT]
         hidden = (
-            {main, RETURN_KEY, LENGTH_KEY} if main == SCORE else {main}
+            {main, RETURN_KEY, LENGTH_KEY} if main == MEAN_SCORE else {main}
         )  # they average fewer episodes
         for name, label in LINE_LABELS.items():
             if name in logs and name not in hidden:

@@ -9,7 +9,7 @@ import psutil
 
 from puffer_mlx.config import Config
 from puffer_mlx.profiling.phases import duration
-from puffer_mlx.tracking.scores import SCORE, LastScores
+from puffer_mlx.tracking.scores import MEAN_SCORE, LastScores
 from puffer_mlx.training.collector import Rollout
 
 Logs = dict[str, float]
@@ -71,7 +71,7 @@ class EpochLogs:
         if rollout.scores is not None:
             self.scores.add(rollout.scores)
         mean = self.scores.mean()
-        last_scores = {} if mean is None else {SCORE: mean}  # mean of the last 100 episodes
+        last_scores = {} if mean is None else {MEAN_SCORE: mean}  # mean of the last 100 episodes
         record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,

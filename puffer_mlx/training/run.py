@@ -28,8 +28,8 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.files import relative
-from puffer_mlx.tracking.json_lines import JsonLines, log_path
-from puffer_mlx.tracking.tracked_run import RunLog, Trackers, last_recorded_step, tracker_names
+from puffer_mlx.tracking.json_lines import LogFile, log_path
+from puffer_mlx.tracking.tracked_run import RunContext, Trackers, last_step_in_log, tracker_names
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
@@ -61,7 +61,7 @@ class Run(contextlib.ExitStack):
     files: contextlib.ExitStack
     folder: Path
     keeper: checkpoint.CheckpointManager
-    log: JsonLines
+    log: LogFile
     trackers: Trackers
 
     @classmethod
@@ -142,11 +142,11 @@ class Run(contextlib.ExitStack):
         self.keeper = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
         record = self._record(self.folder.name)
         logged = (
-            last_recorded_step(record.path) if resumed else None
+            last_step_in_log(record.path) if resumed else None
         )  # Read before the log is truncated.
         # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.values.get("log_position", 0) if self.state else None
-        self.log = JsonLines(record.path, position)
+        self.log = LogFile(record.path, position)
         step = self.trainer.global_step if resumed else None
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))
@@ -177,10 +177,10 @@ class Run(contextlib.ExitStack):
         record = self._record(str(time.time_ns() // 1_000_000))
         self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
 
-    def _record(self, name: str) -> RunLog:
+    def _record(self, name: str) -> RunContext:
         config = self.trainer.config
         path = self.home / log_path(config, name)
-        return RunLog(config, name, path, self.trainer.placement.overlap)
+        return RunContext(config, name, path, self.trainer.placement.overlap)
 
 
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:
