@@ -338,7 +338,7 @@ class TrackerProcess:
 
 
 def _start_process(name: str, lines: IO[bytes], messages: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a tracker's process with this Python, in a separate session: Ctrl-C isn't sent to it."""
+    """Start a tracker's process with this Python. Ctrl-C in the terminal doesn't reach it."""
     paths = [PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         program.python_command("-m", tracker_process.__name__, name, str(os.getpid())),

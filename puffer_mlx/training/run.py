@@ -141,14 +141,13 @@ class Run(contextlib.ExitStack):
         checkpoint_folder = resumed.folder if resumed else None
         self.keeper = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
         record = self._record(self.folder.name)
-        logged = (
-            last_step_in_log(record.path) if resumed else None
-        )  # Read before the log is truncated.
+        # Read before ``LogFile`` removes the records after the checkpoint.
+        last_logged_step = last_step_in_log(record.path) if resumed else None
         # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.values.get("log_position", 0) if self.state else None
         self.log = LogFile(record.path, position)
         step = self.trainer.global_step if resumed else None
-        self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
+        self.trackers = enter(Trackers(record, tracker_names(config), step, last_logged_step))
         enter(contextlib.closing(self.log))
 
     def save(self, score: float | None, resumable: bool = True) -> Path:

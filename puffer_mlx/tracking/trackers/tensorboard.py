@@ -1,7 +1,8 @@
 """TensorBoard: event files in ``log_dir/ENV/RUN_ID/``; ``tensorboard --logdir logs`` shows them.
 
-No network is used. HPARAMS is TensorBoard's table of runs, their settings and status. A resumed run starts another file in the same folder. Its first event makes
-TensorBoard discard later steps of the earlier files, so repeated steps appear once.
+No network is used. A resumed run starts another file in the same folder. Its first event makes
+TensorBoard discard later steps of the earlier files, so repeated steps appear once. HPARAMS is
+TensorBoard's table of runs with their settings, scores and status.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false

@@ -14,7 +14,7 @@ from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKi
 
 
 class Trackio:
-    """A run in trackio. Raises an error if a write fails, for which trackio gives a warning only."""
+    """A run in trackio. If a write fails, it raises an error: trackio itself only warns."""
 
     def start(self, run: TrackedRun) -> str:
         """Start or resume the run in trackio. Returns the database and the command to see it."""
