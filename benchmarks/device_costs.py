@@ -55,7 +55,9 @@ class Effort:
 
 
 def measure(effort: Effort | None = None) -> Results:
-    """Measure all costs on the CPU, and on the GPU if it is MLX's default device.
+    """Measure the costs of starting work on a device, waiting for it and changing devices.
+
+    Measures the CPU, and the GPU if it is MLX's default device.
 
     Returns:
         For each measurement and device: median, smallest and largest value; None for a GPU that

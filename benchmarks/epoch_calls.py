@@ -25,8 +25,8 @@ MAX_SHOWN_FUNCTIONS = 40
 SMALL_RUN = "--vec.total-agents 256 --train.horizon 16 --train.minibatch-size 1024"
 
 
-def count(trainer: Trainer) -> Counter[tuple[str, str]]:
-    """Run an epoch and return its numbers of calls by (file, function)."""
+def count_calls(trainer: Trainer) -> Counter[tuple[str, str]]:
+    """Run an epoch. Returns how often it called each function, by (file, function)."""
     calls: Counter[tuple[str, str]] = Counter()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
@@ -45,11 +45,12 @@ def count(trainer: Trainer) -> Counter[tuple[str, str]]:
 
 
 def main(argv: list[str]) -> None:
+    """Count the calls of an epoch and print them."""
     name, *options = argv or ["breakout"]
     mx.set_default_device(mx.cpu)
     settings = config.load(name, ["--device", "cpu", *SMALL_RUN.split(), *options])
     with vec.make(settings, 1) as environments:
-        calls = count(Trainer(settings, environments))
+        calls = count_calls(Trainer(settings, environments))
     files = {file for file, _ in calls}
     print(f"{len(calls)} functions in {len(files)} files, {calls.total()} calls")
     for (file, function), number in calls.most_common(MAX_SHOWN_FUNCTIONS):

@@ -107,7 +107,10 @@ class Graphs:
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Build operations for the back-end in a ``with`` block: see ``building_for``."""
+        """Let MLX build its graphs in a ``with`` block as it would on the GPU's back-end.
+
+        Custom kernels become placeholder operations, which can be counted but not computed.
+        """
         previous = mx.fast.rms_norm
         with building_for(self.backend, self._launch):
             mx.fast.rms_norm = lambda x, weight, eps: _rms_norm(x, weight)  # type: ignore

@@ -26,27 +26,28 @@ from learning_curves import draw_all
 from learning_nightly import MARGIN, nightly
 from learning_runs import HERE, RunOptions, Work, plan
 from learning_table import fell_short, load, tables, write
-from learning_tasks import IN_C, IN_PART, IN_PYTHON, PUFFER_MLX, TASKS, UPSTREAM
+from learning_tasks import IN_C, IN_PYTHON, PARTIALLY_OBSERVED, PUFFER_MLX, TASKS, UPSTREAM
 
 from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 
-KINDS = {"c": list(IN_C), "gym": list(IN_PYTHON), "partial": list(IN_PART)}
+KINDS = {"c": list(IN_C), "gym": list(IN_PYTHON), "partial": list(PARTIALLY_OBSERVED)}
 PEERS = sorted({peer for task in TASKS.values() for peer in task.peers})
 
 
-def parsed(argv: list[str]) -> argparse.Namespace:
+def parse_options(argv: list[str]) -> argparse.Namespace:
+    """Parse the command line. Options of `scripts/train.py` are returned as ``more``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"{', '.join((*KINDS, *TASKS))}")
     parser.add_argument("--seeds", type=int, default=5, help="seeds per task (5)")
-    parser.add_argument("--first-seed", type=int, default=1, help="(1)")
+    parser.add_argument("--first-seed", type=int, default=1, help="first seed (1)")
     parser.add_argument("--steps", type=int, default=0, help="steps per run (default: the task's)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--threads", type=int, default=1, help="cores per run (1)")
     parser.add_argument(
-        "--max-seconds", type=float, default=float("inf"), help="begin no run later"
+        "--max-seconds", type=float, default=float("inf"), help="seconds after which no run begins"
     )
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "gpu"))
     parser.add_argument("--trainers", help=f"some of {','.join((PUFFER_MLX, *PEERS))}")
@@ -60,7 +61,8 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="only print tables of the records")
     parser.add_argument("--write", type=Path, nargs="?", const=HERE / "RESULTS.md", metavar="PAGE")
     parser.add_argument("--nightly", action="store_true", help="train some tasks again")
-    parser.add_argument("--margin", type=float, default=MARGIN, help=f"of --nightly ({MARGIN})")
+    margin = f"fraction of what was learned that --nightly lets a seed miss ({MARGIN})"
+    parser.add_argument("--margin", type=float, default=MARGIN, help=margin)
     fraction = "fraction of a task's seeds that may fail (1; with --nightly 1/3)"
     parser.add_argument("--fail-share", type=float, metavar="P", help=fraction)
     options, options.more = parser.parse_known_args(argv)
@@ -110,20 +112,25 @@ def trainers_of(options: argparse.Namespace) -> list[str]:
 
 @with_exit_code
 def main(argv: list[str]) -> int:
-    options = parsed(argv)
+    """Train the requested tasks, or print, draw or verify their records. Returns the exit code."""
+    options = parse_options(argv)
     if options.table:
         text = tables(options.out)
-        write(text, options.write) if options.write else print(text, end="")
+        if options.write:
+            write(text, options.write)
+        else:
+            print(text, end="")
         return 0
     if options.draw:
         draw_all(options.out)
         return 0
+    # The path is made absolute because runs have other working folders.
     run_options = RunOptions(
         out=options.out,
         jobs=options.jobs,
         threads=options.threads,
         device=options.device,
-        peers=os.path.abspath(shutil.which(options.peers) or options.peers),  # runs lie elsewhere
+        peers=os.path.abspath(shutil.which(options.peers) or options.peers),
         more=tuple(options.more),
         again=options.again,
         max_seconds=options.max_seconds,
@@ -144,7 +151,8 @@ def main(argv: list[str]) -> int:
 
 def too_many_failed(names: list[str], out: Path, fraction: float) -> bool:
     """Return True if more than a fraction of a task's seeds failed. Prints the failed seeds."""
-    worst, records = 0.0, load(out)
+    records = load(out)
+    worst = 0.0
     for name in names:
         record = records.get((name, PUFFER_MLX))
         if record and (failed := fell_short(record)):

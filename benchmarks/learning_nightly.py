@@ -1,11 +1,13 @@
 """Verify that tasks still learn as recorded, in half an hour on one core.
 
-Trains some tasks of `learning_tasks.py` with other seeds than the records'; long tasks are stopped
-early with unchanged schedules. The mean of the last 100 training episodes (in C: of the episodes
-that ended in the last 40th of the run's steps) is compared with the task's record at the same step:
-it must reach the lowest seed's score, less a fraction of what was learned since the curve's first
-point. New records with better settings therefore raise the requirement. A task fails if more than a
-fraction of its seeds fail.
+Trains some tasks of `learning_tasks.py` with other seeds than the records'. Long tasks are stopped
+early; learning rates and other schedules are those of the complete run.
+
+A run's score is the mean of its last 100 training episodes, or for C environments of the episodes
+that ended in the last 40th of the steps. It is compared with the task's record at the same step: it
+must reach the lowest recorded seed's score, less a margin, a fraction of what was learned since the
+curve's first point. So better records raise the requirement. A task fails if more than a fraction
+of its seeds fail.
 """
 
 import statistics
@@ -39,8 +41,14 @@ STOP_STEPS = {  # task -> step to stop at; 0: the task's number of steps
 }
 
 
-class Night(NamedTuple):
-    """The score of a task with one seed, and the required score."""
+class SeedResult(NamedTuple):
+    """Result of training a task with one seed.
+
+    Args:
+        steps: Steps at the end of the run.
+        score: Score at the end of the run.
+        required: Score that the run had to reach.
+    """
 
     steps: float
     score: float
@@ -48,10 +56,11 @@ class Night(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """True if the run reached the required score."""
         return self.score >= self.required
 
 
-def least(record: Any, steps: float, margin: float) -> float:
+def required_score(record: Any, steps: float, margin: float) -> float:
     """Return the required score at a step: the lowest recorded score, less a margin.
 
     Args:
@@ -60,17 +69,19 @@ def least(record: Any, steps: float, margin: float) -> float:
         margin: Fraction of what was learned that may be missing.
     """
     curves = [np.array(run["curve"]) for run in record["seeds"].values() if run["curve"]]
-    low = min(float(np.interp(steps, curve[:, 0], curve[:, 1])) for curve in curves)
+    lowest = min(float(np.interp(steps, curve[:, 0], curve[:, 1])) for curve in curves)
     start = statistics.fmean(float(curve[0, 1]) for curve in curves)
-    return low - margin * abs(low - start)
+    return lowest - margin * abs(lowest - start)
 
 
-def reached(records: list[dict[str, float]], measured: str, window: float) -> tuple[float, float]:
+def final_score(
+    records: list[dict[str, float]], score_name: str, window: float
+) -> tuple[float, float]:
     """Return the last step of a run, and its training score at the end.
 
     Args:
         records: Log of the run.
-        measured: Key of the score.
+        score_name: Name of the score in the log's records.
         window: Steps at the end over which to average episodes. 0: use the mean of the last 100
             episodes, as Python environments report it.
 
@@ -87,33 +98,40 @@ def reached(records: list[dict[str, float]], measured: str, window: float) -> tu
     if not finished:
         raise UserError("no episode ended", "train for more steps")
     count = sum(record["env/n"] for record in finished)
-    return last, sum(record[measured] * record["env/n"] for record in finished) / count
+    return last, sum(record[score_name] * record["env/n"] for record in finished) / count
 
 
-def night(
+def train_seed(
     name: str, seed: int, record: Any, run_options: RunOptions, margin: float, cores: set[int]
-) -> Night:
+) -> SeedResult:
     """Train a task with one seed, up to its stop step. Returns the score and the required one."""
-    task, stop = run_options.task(name), STOP_STEPS[name]
+    task = run_options.task(name)
+    stop = STOP_STEPS[name]
     arguments = [*training(Run(name, PUFFER_MLX, seed), run_options), "--eval-episodes", "0"]
+    if stop:
+        arguments += ["--stop-at", str(stop)]
     with tempfile.TemporaryDirectory() as folder:
-        stopping = ["--stop-at", str(stop)] if stop else []
-        process([*script("train"), *arguments, *stopping], cores, Path(folder))
+        process([*script("train"), *arguments], cores, Path(folder))
         records = log_of(Path(folder))
     total_steps = max(run["steps"] for run in record["seeds"].values())
-    window = 0 if task.python else total_steps / CURVE_POINTS
-    steps, score = reached(records, metric(task.environment), window)
-    return Night(steps, score, least(record, steps, margin))
+    window = 0 if task.in_python else total_steps / CURVE_POINTS
+    steps, score = final_score(records, metric(task.environment), window)
+    return SeedResult(steps, score, required_score(record, steps, margin))
 
 
-def line(name: str, results: list[Night], fraction: float) -> tuple[bool, str]:
-    """Judge the seeds of a task.
+def summarize(name: str, results: list[SeedResult], fail_fraction: float) -> tuple[bool, str]:
+    """Summarize the results of a task's seeds.
+
+    Args:
+        name: Name of the task.
+        results: Results of the seeds.
+        fail_fraction: Fraction of the seeds that may fail.
 
     Returns:
-        True if at most a fraction ``fraction`` of the seeds failed; and the result as text.
+        True if the task still learns; and a line of text to print.
     """
     failed = sum(not result.ok for result in results)
-    ok = failed <= fraction * len(results)
+    ok = failed <= fail_fraction * len(results)
     scores = ", ".join(f"{result.score:,.2f}" for result in results)
     return ok, (
         f"{'ok' if ok else 'FAIL':4} {name}: {scores} after {results[0].steps:,.0f} steps, expected"
@@ -121,15 +139,24 @@ def line(name: str, results: list[Night], fraction: float) -> tuple[bool, str]:
     )
 
 
-def nightly(names: list[str], run_options: RunOptions, margin: float, fraction: float) -> bool:
+def nightly(names: list[str], run_options: RunOptions, margin: float, fail_fraction: float) -> bool:
     """Train tasks again, and print a line for each. Returns True if all still learn.
+
+    Args:
+        names: Names of the tasks; all of ``STOP_STEPS`` if empty.
+        run_options: Options of the runs.
+        margin: Fraction of what was learned that a seed may miss.
+        fail_fraction: Fraction of a task's seeds that may fail.
 
     Raises:
         UserError: If a task isn't one of ``STOP_STEPS``, or has no record.
     """
-    names, records = names or list(STOP_STEPS), load(run_options.out)
+    names = names or list(STOP_STEPS)
+    records = load(run_options.out)
     if unknown := [name for name in names if name not in STOP_STEPS]:
-        raise UserError(f"no nightly task {', '.join(unknown)}", f"of {', '.join(STOP_STEPS)}")
+        raise UserError(
+            f"no nightly task {', '.join(unknown)}", f"choose from {', '.join(STOP_STEPS)}"
+        )
     if missing := [name for name in names if (name, PUFFER_MLX) not in records]:
         raise UserError(
             f"no record of {', '.join(missing)} to compare with",
@@ -139,9 +166,9 @@ def nightly(names: list[str], run_options: RunOptions, margin: float, fraction: 
     def check_task(name: str, cores: set[int]) -> bool:
         try:
             record = records[name, PUFFER_MLX]
-            results = [night(name, seed, record, run_options, margin, cores) for seed in SEEDS]
-            ok, arguments = line(name, results, fraction)
-            print(arguments, flush=True)
+            results = [train_seed(name, seed, record, run_options, margin, cores) for seed in SEEDS]
+            ok, line = summarize(name, results, fail_fraction)
+            print(line, flush=True)
             return ok
         except UserError as error:
             print(f"FAIL {name}: {error}", flush=True)

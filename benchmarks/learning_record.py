@@ -28,7 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from learning_tasks import stem
+from learning_tasks import record_stem
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
@@ -58,7 +58,7 @@ def versions(environment: str) -> dict[str, str]:
 
 
 def record_path(run: Run, out: Path) -> Path:
-    return out / f"{stem(run.name, run.trainer)}.json"
+    return out / f"{record_stem(run.name, run.trainer)}.json"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class RunOptions(NamedTuple):
 
     @property
     def without_paths(self) -> "RunOptions":
-        """The options without a path of this machine, for a record."""
+        """Options for a record: a placeholder replaces the path of PufferLib's folder."""
         return self._replace(upstream=RECORDED_UPSTREAM)
 
 
@@ -84,9 +84,9 @@ def training(run: Run, run_options: RunOptions) -> list[str]:
     """Return the arguments of `train.py` for a run."""
     task = run_options.task(run.name)
     seeds = ["--seed", str(run.seed), "--vec.seed", str(1000 * run.seed)]
-    no_evaluation = ["--eval-episodes", "0"] if task.python else []  # evaluate.py follows
+    no_evaluation = ["--eval-episodes", "0"] if task.in_python else []  # evaluate.py follows
     return [
-        *task.commands,
+        *task.train_arguments,
         "--device",
         run_options.device,
         *no_evaluation,
@@ -164,13 +164,13 @@ def run_puffer_mlx(run: Run, run_options: RunOptions, cores: set[int]) -> dict[s
         if steps < MIN_COMPLETED * task.steps:
             message = f"the run was stopped after {steps:,.0f} of {task.steps:,} steps"
             raise UserError(message, "run it again")
-        if task.python:
+        if task.in_python:
             arguments = [*evaluation(task, run_options.device), "--json", "scores.json"]
             process([*script("evaluate"), *arguments], cores, working_folder)
             played = json.loads((working_folder / "scores.json").read_text())["episodes"]
     results = {"steps": steps, "CPU s": round(spent.cpu, 2), "seconds": round(spent.wall, 2)}
     results["versions"] = versions(task.environment)
-    if task.python:
+    if task.in_python:
         returns = [episode["episode_return"] for episode in played]
         means = [(r["agent_steps"], r["env/score_100"]) for r in records if "env/score_100" in r]
         learned = {"curve": curve(means, steps), "returns": returns}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning_tasks import IN_C, IN_PYTHON, PARTIAL, PUFFER_MLX, SB3, UPSTREAM, in_part
+from learning_tasks import IN_C, IN_PYTHON, PARTIAL, PUFFER_MLX, SB3, UPSTREAM, split_partial_name
 from learning_zoo import PUBLISHED
 
 from puffer_mlx.errors import UserError
@@ -294,7 +294,9 @@ def upstream_table(records: Records) -> str:
 
 def partial_table(records: Records) -> str:
     """Return the table of tasks that need memory, with a column for each network or trainer."""
-    records_by_name = {in_part(*key): r for key, r in records.items() if key[0].startswith(PARTIAL)}
+    records_by_name = {
+        split_partial_name(*key): r for key, r in records.items() if key[0].startswith(PARTIAL)
+    }
     if not records_by_name:
         return ""
     trainers, tasks = ({key[i]: None for key in records_by_name} for i in (1, 0))

@@ -1,6 +1,7 @@
-"""Tasks of the learning benchmarks, with trainers and steps.
+"""Define the tasks of the learning benchmarks: options of each trainer, and training steps.
 
-Plain data, because the Python of the other trainers reads it as well.
+This module doesn't import puffer_mlx when it loads: the other trainers' Python interpreter, which
+lacks puffer_mlx, imports it too.
 """
 
 from collections.abc import Mapping
@@ -13,38 +14,58 @@ from learning_zoo import RECURRENT, SETTINGS
 PUFFER_MLX, SB3 = "puffer_mlx", "sb3"
 UPSTREAM = "upstream-"  # upstream-NAME: the folder ocean/NAME of PufferLib 4.0
 RECORDED_UPSTREAM = "path/to/PufferLib"  # PufferLib's folder in a record
-PARTIAL = "partial-"  # partial-TASK-NETWORK: a task of partial_environments.py
+PARTIAL = "partial-"  # partial-TASK-NETWORK: a partially observed task (partial_environments.py)
 
 
 class Task(NamedTuple):
-    """A task: arguments of `scripts/train.py`, and settings of other trainers on the same task."""
+    """A task to learn, with settings of puffer_mlx and of other trainers.
 
-    words: str  # arguments of `python scripts/train.py`
-    steps: int = 0  # training steps; 0: as in the environment's file
-    peers: Mapping[str, dict[str, Any]] = MappingProxyType({})  # trainer -> its settings
-    episodes: int = 30  # of the evaluation
-    greedy: bool = True  # the evaluation takes the most probable actions
-    backend: str = "sync"  # of the evaluation; each episode has a separate seed
+    Args:
+        words: Arguments of `scripts/train.py`: the environment, then options.
+        steps: Training steps; 0: as in the environment's configuration file.
+        peers: Other trainers' settings, by trainer.
+        episodes: Episodes of the evaluation.
+        greedy: True if the evaluation is deterministic, with the most probable actions.
+        backend: `vec.backend` of the evaluation.
+    """
+
+    words: str
+    steps: int = 0
+    peers: Mapping[str, dict[str, Any]] = MappingProxyType({})
+    episodes: int = 30
+    greedy: bool = True
+    backend: str = "sync"
 
     @property
     def environment(self) -> str:
+        """Name of the environment."""
         return self.words.split()[0]
 
     @property
-    def python(self) -> bool:
+    def in_python(self) -> bool:
+        """True if the environment is written in Python, False for C."""
         return ":" in self.environment
 
     @property
-    def commands(self) -> list[str]:
+    def train_arguments(self) -> list[str]:
         """Arguments of `scripts/train.py`, with the number of steps if it is set."""
         length = ["--train.total-timesteps", f"{self.steps:_}"] if self.steps else []
         return [*self.words.split(), *length]
 
 
-def _gym(name: str, steps: int, more: str = "", **how: Any) -> Task:
-    """Return the task of a Gymnasium environment: our shipped settings, and RL Zoo's for SB3."""
-    peers = {} if "--torch.network" in more else {SB3: SETTINGS[name]}
-    return Task(f"gym:{name} {more}".rstrip(), steps, peers, **how)
+def _gym(name: str, steps: int, options: str = "", **evaluation: Any) -> Task:
+    """Return the task of a Gymnasium environment: our shipped settings, and RL Zoo's for SB3.
+
+    With another network (``--torch.network``) there is no comparison with SB3.
+
+    Args:
+        name: Name in Gymnasium.
+        steps: Training steps.
+        options: Further options of `scripts/train.py`.
+        **evaluation: Fields of ``Task`` for the evaluation.
+    """
+    peers = {} if "--torch.network" in options else {SB3: SETTINGS[name]}
+    return Task(f"gym:{name} {options}".rstrip(), steps, peers, **evaluation)
 
 
 MILLION = 1_000_000
@@ -65,12 +86,13 @@ IN_C = {
     },
 }
 GRIDS = ("MiniGrid-Empty-5x5-v0", "MiniGrid-Empty-8x8-v0", "MiniGrid-DoorKey-5x5-v0")
-CHEAP = {"episodes": 100}
+# Where episodes are short, more of them are evaluated.
+SHORT_EPISODES: dict[str, Any] = {"episodes": 100}
 IN_PYTHON = {
-    "CartPole-v1": _gym("CartPole-v1", 100_000, **CHEAP),
-    "Acrobot-v1": _gym("Acrobot-v1", MILLION, **CHEAP),
-    "MountainCar-v0": _gym("MountainCar-v0", MILLION, **CHEAP),
-    "Pendulum-v1": _gym("Pendulum-v1", 100_000, **CHEAP),
+    "CartPole-v1": _gym("CartPole-v1", 100_000, **SHORT_EPISODES),
+    "Acrobot-v1": _gym("Acrobot-v1", MILLION, **SHORT_EPISODES),
+    "MountainCar-v0": _gym("MountainCar-v0", MILLION, **SHORT_EPISODES),
+    "Pendulum-v1": _gym("Pendulum-v1", 100_000, **SHORT_EPISODES),
     "LunarLander-v3": _gym("LunarLander-v3", MILLION),
     "LunarLanderContinuous-v3": _gym("LunarLanderContinuous-v3", MILLION),
     "BipedalWalker-v3": _gym("BipedalWalker-v3", MILLION),
@@ -79,31 +101,35 @@ IN_PYTHON = {
         f"{name}-v5": _gym(f"{name}-v5", MILLION)
         for name in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Swimmer")
     },
-    **{name: _gym(name, 100_000, **CHEAP) for name in GRIDS},
-    **{f"{name}-LSTM": _gym(name, 100_000, "--torch.network LSTM", **CHEAP) for name in GRIDS},
+    **{name: _gym(name, 100_000, **SHORT_EPISODES) for name in GRIDS},
+    **{
+        f"{name}-LSTM": _gym(name, 100_000, "--torch.network LSTM", **SHORT_EPISODES)
+        for name in GRIDS
+    },
     **{  # sampled actions, like RL Zoo on Atari: a game that waits for FIRE would never end
         f"ALE/{name}-v5": _gym(f"ALE/{name}-v5", 2 * MILLION, greedy=False, backend="auto")
         for name in ("Pong", "Breakout")
     },
 }
-HIDDEN = {  # task -> steps, episodes of the evaluation
+PARTIAL_TASKS = {  # name -> training steps, episodes of the evaluation
     "memory": (50_000, 100),
     "t_maze": (50_000, 100),
     "cartpole_without_velocity": (100_000, 30),
     "pendulum_without_velocity": (100_000, 30),
 }
 NETWORKS = "MinGRU", "LSTM", "GRU", "MLP"
-IN_PART = {  # RecurrentPPO has a different network, and is only compared with our first one
+# RecurrentPPO has a separate network, so it is trained once per task, with the first of ours.
+PARTIALLY_OBSERVED = {
     f"{PARTIAL}{name}-{network}": Task(
         f"partial_environments:{name} --torch.network {network}",
         steps,
         RECURRENT[name] if network == NETWORKS[0] else {},
         episodes,
     )
-    for name, (steps, episodes) in HIDDEN.items()
+    for name, (steps, episodes) in PARTIAL_TASKS.items()
     for network in NETWORKS
 }
-TASKS = {**IN_C, **IN_PYTHON, **IN_PART}
+TASKS = {**IN_C, **IN_PYTHON, **PARTIALLY_OBSERVED}
 
 
 def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
@@ -113,15 +139,17 @@ def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
     return TASKS[name]
 
 
-def stem(name: str, trainer: str) -> str:
-    """Return the name of a record's file, without its extension."""
-    plain = name.replace("/", "-")
-    if name.startswith(PARTIAL) and trainer != PUFFER_MLX:
-        return f"{PARTIAL}{'-'.join(in_part(name, trainer))}"
-    return plain if trainer == PUFFER_MLX else f"{plain}.{trainer}"
+def record_stem(name: str, trainer: str) -> str:
+    """Return the file name, without .json, of the record of a task and a trainer."""
+    file_name = name.replace("/", "-")
+    if trainer == PUFFER_MLX:
+        return file_name
+    if name.startswith(PARTIAL):
+        return f"{PARTIAL}{'-'.join(split_partial_name(name, trainer))}"
+    return f"{file_name}.{trainer}"
 
 
-def in_part(name: str, trainer: str) -> tuple[str, str]:
+def split_partial_name(name: str, trainer: str) -> tuple[str, str]:
     """Split the name `partial-TASK-NETWORK` into task and network.
 
     For other trainers, the trainer's name replaces the network.
@@ -131,7 +159,7 @@ def in_part(name: str, trainer: str) -> tuple[str, str]:
 
 
 def metric(environment: str) -> str:
-    """Return the key of an environment's score: [sweep] metric of its file."""
+    """Return the name of an environment's score in records: `[sweep] metric` of its .ini file."""
     from puffer_mlx import config  # not at the top, as other trainers' Python lacks puffer_mlx
 
     return config.load(environment).metric

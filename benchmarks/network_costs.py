@@ -3,8 +3,8 @@
 
 Trainers of Breakout with 4096 agents and one layer of 128 alternate epoch by epoch, so that a noisy
 machine disturbs all networks equally. Prints medians of acting (the policy in a rollout), training
-(K minibatches: gather, advantages, gradients, Muon) and the complete epoch, ratios to the MLP, and
-acting over training, per sample.
+(all minibatches of an epoch: gather, advantages, gradients, Muon), gradients alone and the complete
+epoch; their ratios to the MLP's; and acting divided by training, per sample.
 """
 
 # ruff: noqa: I001
@@ -24,8 +24,11 @@ from puffer_mlx.system.devices import select_device
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.system.version import version_text
 
+PHASES = "acting", "training", "gradients", "epoch"  # that are measured
 
-def make(network: str, options: argparse.Namespace) -> Trainer:
+
+def make_trainer(network: str, options: argparse.Namespace) -> Trainer:
+    """Create a trainer of Breakout with one layer of a network. The caller closes its ``vec``."""
     settings = config.load(
         "breakout",
         [
@@ -40,9 +43,14 @@ def make(network: str, options: argparse.Namespace) -> Trainer:
 
 
 def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
-    """Train all networks. Returns the median milliseconds of acting and training per epoch."""
+    """Train all networks, alternating epoch by epoch.
+
+    Returns:
+        For each network, the median milliseconds of the phases of an epoch, their ratios to the
+        MLP's (1 without an MLP), and acting divided by training per sample.
+    """
     times: dict[str, dict[str, list[float]]] = {
-        name: {"acting": [], "training": [], "gradients": [], "epoch": []} for name in trainers
+        name: {phase: [] for phase in PHASES} for name in trainers
     }
     for epoch in range(options.warm_up + options.epochs):
         for name, trainer in trainers.items():
@@ -57,30 +65,31 @@ def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[s
         for name, phases in times.items()
     }
     settings = next(iter(trainers.values())).config
-    trained = settings.minibatches * settings.train.minibatch_size / settings.batch_size
+    trained_samples = settings.minibatches * settings.train.minibatch_size
+    trained_per_acted = trained_samples / settings.batch_size
     for results in medians.values():
-        for phase in ("acting", "training", "gradients", "epoch"):
+        for phase in PHASES:
             results[f"{phase} / MLP"] = results[phase] / medians.get("MLP", results)[phase]
-        results["acting / training, per sample"] = results["acting"] / (
-            results["training"] / trained
-        )
+        training = results["training"] / trained_per_acted
+        results["acting / training, per sample"] = results["acting"] / training
     return medians
 
 
 def main() -> None:
+    """Measure the networks, print a table, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="names, with commas")
     parser.add_argument("--epochs", type=int, default=15, help="measured epochs per network")
-    parser.add_argument("--warm-up", type=int, default=2)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--buffers", type=int, default=2)
-    parser.add_argument("--dialect", default="native")
+    parser.add_argument("--warm-up", type=int, default=2, help="epochs before the measurement (2)")
+    parser.add_argument("--hidden", type=int, default=128, help="policy.hidden_size (128)")
+    parser.add_argument("--buffers", type=int, default=2, help="vec.num_buffers (2)")
+    parser.add_argument("--dialect", default="native", help="policy.dialect (native)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the record to a file")
     options = parser.parse_args()
     select_device(options.device)
     load = os.getloadavg()
-    trainers = {name: make(name, options) for name in options.networks.split(",")}
+    trainers = {name: make_trainer(name, options) for name in options.networks.split(",")}
     results = measure(trainers, options)
     columns = list(next(iter(results.values())))
     print(f"{mx.default_device()}, {count_cores()} cores, load before {load[0]:.2f}")

@@ -1,20 +1,22 @@
 #!/usr/bin/env python
 """Measure the gain of overlap: python benchmarks/overlap.py ENV [options] [--json FILE] [--help].
 
-One process measures alternately, for one configuration:
+An iteration has two halves: a rollout, and training. One process measures alternately, for one
+configuration:
 
     rollout alone      with the thread, the streams and the cores that it has when overlapped
-    training alone     on the same rollout again and again
+    training alone     always on the same rollout
     overlapped         iterations of `train.overlap 1`
     serial             iterations of `train.overlap 0`, each half on all cores
-    serial, all on the GPU   the same, acting on the learner's device, if acting uses another one
+    serial, all on the GPU   serial iterations that act on the GPU too; if `serial` acts on the CPU
 
 An overlapped iteration takes at least as long as the longer half. Compiling isn't measured.
 
-`--cores 0-0,1-1` (Linux) gives the rollout the first set of cores and training the second: Python
-threads, MLX streams and environments. A thread inherits the cores of the thread that starts it, so
-each set is active while its threads are started. The pool of helper threads can't be divided,
-because both halves use it for products. So results are exact only with one core each.
+`--cores 0-0,1-1` (Linux) divides the cores: the rollout's threads (Python, MLX's streams and
+environments) run on the first set, training's on the second. A thread inherits the cores of the
+thread that starts it, so the starting thread is bound to a set while it starts that half's threads.
+The pool of helper threads can't be divided, because both halves use it for products. So results are
+exact only with one core each.
 """
 
 # ruff: noqa: I001
@@ -48,11 +50,11 @@ from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import Worker, rollout_worker
 
 EXTRA_EPOCHS = 50  # after the measurement, so that the run's end has no effect on it
-Cores = tuple[set[int], set[int]]  # the rollout's and training's
+DividedCores = tuple[set[int], set[int]]  # the rollout's cores and training's
 Measure = Callable[[], float]  # seconds of one rollout, training or iteration
 
 
-def cores(text: str) -> Cores:
+def parse_cores(text: str) -> DividedCores:
     """Parse two sets of cores, such as `0-3,4-7`; each is a range or one core."""
     try:
         ranges = [[int(end) for end in ends.split("-")] for ends in text.split(",")]
@@ -64,7 +66,7 @@ def cores(text: str) -> Cores:
     return rollout, training
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """Parse a positive whole number."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
@@ -72,12 +74,19 @@ def count(text: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options to the parser of training options."""
     group = parser.add_argument_group("this benchmark")
-    group.add_argument("--epochs", type=count, default=5, help="epochs of each kind per round (5)")
-    group.add_argument("--repeat", type=count, default=5, help="rounds (5)")
-    group.add_argument("--warm-up", type=count, default=3, help="epochs before the measurement (3)")
+    for option, default, text in (
+        ("--epochs", 5, "epochs of each kind per round (5)"),
+        ("--repeat", 5, "rounds (5)"),
+        ("--warm-up", 3, "epochs before the measurement (3)"),
+    ):
+        group.add_argument(option, type=parse_count, default=default, help=text)
     group.add_argument(
-        "--cores", type=cores, metavar="A-B,C-D", help="the rollout's cores and training's (Linux)"
+        "--cores",
+        type=parse_cores,
+        metavar="A-B,C-D",
+        help="the rollout's cores and training's (Linux)",
     )
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
@@ -85,7 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 # ---- threads and their cores ---------------------------------------------------------------------
 
 
-def check_cores(divided: Cores) -> None:
+def check_cores(divided: DividedCores) -> None:
     """Check that threads can be bound to two sets of cores.
 
     Raises:
@@ -107,7 +116,8 @@ def check_cores(divided: Cores) -> None:
 def running_on(allowed: set[int] | None) -> Iterator[None]:
     """Bind the calling thread, and threads that it starts, to cores in a ``with`` block.
 
-    None: no restriction.
+    Args:
+        allowed: Numbers of the cores; None: no restriction.
     """
     if allowed is None:
         yield
@@ -123,15 +133,22 @@ def running_on(allowed: set[int] | None) -> Iterator[None]:
 # ---- what is measured ----------------------------------------------------------------------------
 
 
-def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halves:
-    """Create an overlapped trainer with its threads on their cores. It trains in this thread."""
+def make_overlapped(config: Config, divided: DividedCores | None, stack: ExitStack) -> Halves:
+    """Create an overlapped trainer, which trains in the calling thread.
+
+    Args:
+        config: Configuration with ``train.overlap 1``.
+        divided: Cores of the two halves; None: all cores for both.
+        stack: Closes the environments.
+    """
     rollout, training = divided or (None, None)
     with running_on(training):
-        mx.eval(mx.add(mx.array(1.0), 1.0, stream=mx.cpu))  # makes this thread's stream
-    number = len(rollout) if rollout else rollout_cores(config)
+        # The first operation starts the thread of this thread's CPU stream.
+        mx.eval(mx.add(mx.array(1.0), 1.0, stream=mx.cpu))
+    threads = len(rollout) if rollout else rollout_cores(config)
     with running_on(rollout):
-        rollout_worker()  # its thread makes the acting streams
-        environments = stack.enter_context(vec.make(config, number))
+        rollout_worker()  # starts the thread of the acting streams
+        environments = stack.enter_context(vec.make(config, threads))
     trainer = Trainer(config, environments)
     if rollout and training:
         trainer.collector.cores = len(rollout)
@@ -141,7 +158,7 @@ def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halve
     return Halves(trainer)
 
 
-def serial(config: Config, stack: ExitStack) -> Measure:
+def make_serial(config: Config, stack: ExitStack) -> Measure:
     """Create a serial trainer in a separate thread, whose streams use all cores.
 
     Returns:
@@ -159,34 +176,35 @@ def serial(config: Config, stack: ExitStack) -> Measure:
 
 def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> dict[str, Measure]:
     """Create all trainers and run the warm-up. Returns the functions that measure, by name."""
-    results: dict[str, Measure] = {}
+    serial: dict[str, Measure] = {}
     overlapped_config = settings(argv, options, "--train.overlap", "1")
     serial_config = settings(argv, options, "--train.overlap", "0")
-    results["serial"] = serial(serial_config, stack)
-    acts = kind(mx.default_device())
-    if serial_config.train.rollout_device not in ("auto", acts):
+    serial["serial"] = make_serial(serial_config, stack)
+    device = kind(mx.default_device())
+    if serial_config.train.rollout_device not in ("auto", device):
         one_device_config = settings(
-            argv, options, "--train.overlap=0", f"--train.rollout-device={acts}"
+            argv, options, "--train.overlap=0", f"--train.rollout-device={device}"
         )
-        results[f"serial, all on the {acts.upper()}"] = serial(one_device_config, stack)
-    for measure in results.values():  # makes the helper threads too, before cores are divided
+        serial[f"serial, all on the {device.upper()}"] = make_serial(one_device_config, stack)
+    # This also starts the helper threads, before the cores are divided.
+    for run_once in serial.values():
         for _ in range(options.warm_up):
-            measure()
-    halves = overlapped(overlapped_config, options.cores, stack)
+            run_once()
+    halves = make_overlapped(overlapped_config, options.cores, stack)
     for _ in range(options.warm_up):
         halves.iteration()
-    alone = {
+    overlapped = {
         "rollout alone": halves.rollout,
         "training alone": halves.training,
         "overlapped": halves.iteration,
     }
-    for measure in alone.values():
-        measure()
-    return alone | results
+    for run_once in overlapped.values():
+        run_once()
+    return overlapped | serial
 
 
 def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config:
-    """Return the configuration with further options, for a run that is long enough."""
+    """Return the configuration with further options, with steps enough for all measurements."""
     config, _ = parse_command_line([*argv, *more], add_options)
     epochs = options.warm_up + options.repeat * options.epochs + EXTRA_EPOCHS
     config.train.total_timesteps = max(config.train.total_timesteps, epochs * config.batch_size)
@@ -194,17 +212,21 @@ def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config
     return config
 
 
-def measure(results: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def measure(measures: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Run all measurements.
 
+    Args:
+        measures: The functions that measure, by name.
+        options: This benchmark's options.
+
     Returns:
-        For each, the median milliseconds of all rounds, and MLX's peak memory.
+        By name, the median milliseconds of each round, and MLX's peak memory.
     """
-    rounds: dict[str, dict[str, Any]] = {name: {"ms": [], "mlx_peak_gib": 0.0} for name in results}
+    rounds: dict[str, dict[str, Any]] = {name: {"ms": [], "mlx_peak_gib": 0.0} for name in measures}
     for _ in range(options.repeat):
-        for name, once in results.items():
+        for name, run_once in measures.items():
             mx.reset_peak_memory()
-            seconds = statistics.median(once() for _ in range(options.epochs))
+            seconds = statistics.median(run_once() for _ in range(options.epochs))
             row = rounds[name]
             row["ms"].append(1000 * seconds)
             row["mlx_peak_gib"] = max(row["mlx_peak_gib"], mx.get_peak_memory() / 2**30)
@@ -214,15 +236,20 @@ def measure(results: dict[str, Measure], options: argparse.Namespace) -> dict[st
 # ---- the results ---------------------------------------------------------------------------------
 
 
-def conclude(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
-    """Return medians over the rounds: times, steps per second, and ratios within a round."""
+def summarize(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
+    """Return medians over the rounds: times, steps per second, and ratios within a round.
+
+    Args:
+        rounds: Result of ``measure``.
+        steps: Environment steps of an iteration.
+    """
     times = {name: row["ms"] for name, row in rounds.items()}
     halves = list(zip(times["rollout alone"], times["training alone"], strict=True))
-    ideal = [max(pair) for pair in halves]
+    longer_halves = [max(pair) for pair in halves]
     results = {f"{name}, ms": statistics.median(values) for name, values in times.items()}
-    results["the longer half, ms"] = statistics.median(ideal)
+    results["the longer half, ms"] = statistics.median(longer_halves)
     results["longer half / shorter"] = statistics.median(max(p) / min(p) for p in halves)
-    results["overlapped / the longer half"] = _ratio(times["overlapped"], ideal)
+    results["overlapped / the longer half"] = _ratio(times["overlapped"], longer_halves)
     for name, values in times.items():
         if name.startswith("serial"):
             results[f"speed-up over {name}"] = _ratio(values, times["overlapped"])
@@ -238,10 +265,12 @@ def conclude(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
 
 
 def _ratio(above: list[float], below: list[float]) -> float:
+    """Return the median of the quotients of two lists."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def table(results: dict[str, float], rounds: dict[str, dict[str, Any]]) -> str:
+    """Format the results as a table, with minimum and maximum of the rounds where there are any."""
     lines = [f"{'':42}{'median':>14}{'min':>14}{'max':>14}"]
     for name, value in results.items():
         line = f"{name:42}{value:14,.2f}"
@@ -253,22 +282,24 @@ def table(results: dict[str, float], rounds: dict[str, dict[str, Any]]) -> str:
 
 @with_exit_code
 def main(argv: list[str]) -> None:
+    """Measure the configuration, print a table, and write the record."""
     config, options = parse_command_line(argv, add_options)
     if options.cores:
         check_cores(options.cores)
     select_device(config.base.device)
     load_extension()
-    load, number = os.getloadavg(), count_cores()  # before this thread gives up some of them
+    load = os.getloadavg()
+    all_cores = count_cores()  # counted before --cores binds this thread to some of them
     with ExitStack() as stack:
         rounds = measure(prepare(argv, options, stack), options)
-    results = conclude(rounds, config.batch_size)
-    print(f"{mx.default_device()}, {number} cores, load before {load[0]:.2f}")
+    results = summarize(rounds, config.batch_size)
+    print(f"{mx.default_device()}, {all_cores} cores, load before {load[0]:.2f}")
     print(table(results, rounds))
     if options.json:
         record = {
             "command": shlex.join(["python", *sys.argv]),
             "device": str(mx.default_device()),
-            "cores": number,
+            "cores": all_cores,
             "load_before": [round(x, 2) for x in load],
             "versions": version_text().splitlines(),
             "results": results,

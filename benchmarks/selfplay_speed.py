@@ -5,13 +5,13 @@ Two trainers in one process alternate epoch by epoch: one with self-play, one wi
 without self-play learns from all N agents, the other one from the L agents of the learner. The
 results, medians over pairs of epochs with their quartiles:
 
-    wall, cpu         seconds of an epoch with opponents, divided by those without; by the clock,
-                      and of all threads together, which other programs disturb less
-    per learned step  the same times N / L: the cost of a step of the learner
-    least             N / L: the cost if opponents' actions and everything else took no time
+    wall              an epoch's seconds by the clock: with opponents divided by without
+    cpu               the same for the CPU-seconds of all threads, which other programs disturb less
+    per learned step  cpu times N / L: the cost of one step from which the learner learns
+    least             N / L: `per learned step` if epochs took as long with as without opponents
 
-Further options are passed to both trainers. Opponents play in a quarter of the environments, which
---part changes.
+Further options are passed to both trainers. Opponents play in a fraction of the environments, by
+default a quarter (--part).
 """
 
 # ruff: noqa: I001
@@ -37,10 +37,19 @@ BANKS = 1, 4
 
 
 def settings(name: str, options: list[str], network: str, banks: int, fraction: float) -> Config:
-    """Return the configuration of a trainer. Without banks of opponents it has no self-play."""
+    """Return the configuration of a trainer.
+
+    Args:
+        name: Name of the environment.
+        options: Options for both trainers.
+        network: Name of the network.
+        banks: Number of opponents; 0: no self-play.
+        fraction: Fraction of the environments that have opponents.
+    """
     arguments = [*options, "--torch.network", network, "--train.total-timesteps", "1000000000000"]
     if banks:
-        agent_fraction = fraction / 2 / banks  # of the agents: half of those of its environments
+        # An opponent plays half of the agents of its environments.
+        agent_fraction = fraction / 2 / banks
         arguments += ["--selfplay.enabled", "1", "--selfplay.rules", "puffer4"]
         arguments += [
             "--vec.num-frozen-banks",
@@ -52,51 +61,55 @@ def settings(name: str, options: list[str], network: str, banks: int, fraction: 
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Run a function. Returns its seconds by the clock, and of all threads together."""
+    """Run a function. Returns its seconds by the clock and its CPU-seconds in all threads."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def quartiles(values: list[float]) -> list[float]:
-    """Return the median, the lower quartile and the upper quartile of values."""
+def median_and_quartiles(values: list[float]) -> list[float]:
+    """Return the median, the lower quartile and the upper quartile of values, rounded."""
     low, middle, high = statistics.quantiles(values, n=4)
     return [round(number, 4) for number in (middle, low, high)]
 
 
 def compare(args: argparse.Namespace, options: list[str], network: str, banks: int) -> dict:
-    """Train with and without opponents, alternating epoch by epoch. Returns the ratios."""
+    """Train with and without opponents, alternating epoch by epoch.
+
+    Returns:
+        The result for a network and a number of opponents (``banks``), as stored in the record.
+    """
     threads = os.cpu_count() or 1
     with ExitStack() as opened:
 
-        def trainer(banks: int) -> Trainer:
-            config = settings(args.env, options, network, banks, args.part)
+        def make_trainer(opponents: int) -> Trainer:
+            config = settings(args.env, options, network, opponents, args.part)
             environments = opened.enter_context(vec.make(config, threads))
             new_trainer = Trainer(config, environments)
             for _ in range(args.warm_up):
                 new_trainer.step()
             return new_trainer
 
-        alone, opposed = trainer(0), trainer(banks)
+        alone, opposed = make_trainer(0), make_trainer(banks)
         assert opposed.self_play is not None
         assignment = opposed.self_play.assignment
-        pairs = []
-        for turn in range(args.pairs):
-            order = (alone, opposed) if turn % 2 else (opposed, alone)
-            took = {each: timed(each.step) for each in order}
-            pairs.append((took[opposed], took[alone]))
-    least = len(assignment.policy) / len(assignment.learners)
-    wall, cpu = (
-        [opposed_times[i] / alone_times[i] for opposed_times, alone_times in pairs] for i in (0, 1)
-    )
+        pairs = []  # times of the opposed trainer, times of the one alone
+        for pair in range(args.pairs):
+            order = (alone, opposed) if pair % 2 else (opposed, alone)
+            times = {trainer: timed(trainer.step) for trainer in order}
+            pairs.append((times[opposed], times[alone]))
+    agents, learning_agents = len(assignment.policy), len(assignment.learners)
+    least = agents / learning_agents
+    wall = [opposed_times[0] / alone_times[0] for opposed_times, alone_times in pairs]
+    cpu = [opposed_times[1] / alone_times[1] for opposed_times, alone_times in pairs]
     return {
         "network": network,
         "opponents": banks,
-        "agents": [len(assignment.policy), len(assignment.learners)],
+        "agents": [agents, learning_agents],
         "seconds": round(statistics.median(alone_times[0] for _, alone_times in pairs), 4),
-        "wall": quartiles(wall),
-        "cpu": quartiles(cpu),
-        "per learned step": quartiles([least * ratio for ratio in cpu]),
+        "wall": median_and_quartiles(wall),
+        "cpu": median_and_quartiles(cpu),
+        "per learned step": median_and_quartiles([least * ratio for ratio in cpu]),
         "least": round(least, 4),
     }
 

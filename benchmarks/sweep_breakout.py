@@ -3,13 +3,13 @@
 
 The goal is a configuration that every seed learns. Runs `puffer-mlx sweep` around `breakout-cpu`,
 scored by the worst of four seeds, for `--seconds`; then trains the best three configurations with
-held-out seeds (`sweep.confirm`). Several processes share one study: `--each` processes on each of
-`--gpus N`; or, without GPUs, one process whose runs have `--each` cores.
+held-out seeds (`sweep.confirm`). With `--gpus N`, each GPU has `--each` processes, which share one
+study. Without GPUs there is one process, whose runs have `--each` cores.
 
-Seconds on a shared GPU don't order configurations as CPU-seconds do. So the settings that determine
-CPU-seconds (steps, replay_ratio, the policy's size, agents, the minibatch) are equal in all runs of
-a sweep. Further options of `scripts/train.py` set them: `--train.total-timesteps 16_000_000
---policy.hidden-size 32`. The search then finds the best configuration with this cost.
+The cost that matters is CPU-seconds, which a run on a shared GPU can't measure. So the settings
+that determine CPU-seconds (steps, replay_ratio, the policy's size, agents, the minibatch) are equal
+in all runs of a sweep. Further options of `scripts/train.py` set them: `--train.total-timesteps
+16_000_000 --policy.hidden-size 32`. The search then finds the best configuration with this cost.
 
 Written to --out: found.json (all trials, the confirmed ones first), best.ini, the journal, and the
 output of the processes.
@@ -50,8 +50,8 @@ RANGES = {  # distribution, minimum, maximum
     "train.max_grad_norm": ("uniform", 0.4, 1.5),
     "train.beta1": ("logit_normal", 0.65, 0.92),
 }
-GPU = ["--device", "gpu", "--train.rollout-device", "gpu-kernel"]
-PUFFER = [sys.executable, "-m", "puffer_mlx"]
+GPU_OPTIONS = ["--device", "gpu", "--train.rollout-device", "gpu-kernel"]
+PUFFER_MLX = [sys.executable, "-m", "puffer_mlx"]  # the command puffer-mlx
 
 
 def settings(arguments: list[str], change: dict[str, float]) -> str:
@@ -68,7 +68,15 @@ def settings(arguments: list[str], change: dict[str, float]) -> str:
 
 
 def write_files(folder: Path, more: list[str]) -> list[str]:
-    """Write the configurations of the search to a folder. Returns the arguments of puffer-mlx."""
+    """Write the configurations of the search to a folder.
+
+    Args:
+        folder: Folder of the search.
+        more: Further options of `scripts/train.py`.
+
+    Returns:
+        The arguments of `puffer-mlx` that start the search.
+    """
     sections = "".join(
         f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
         for name, (kind, low, high) in RANGES.items()
@@ -85,15 +93,25 @@ def write_files(folder: Path, more: list[str]) -> list[str]:
 
 
 def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: float) -> None:
-    """Run all processes of the sweep until they end or the time is over."""
-    cores, processes, ends = sorted(os.sched_getaffinity(0)), [], time.monotonic() + seconds
+    """Run all processes of the sweep until they end or the time is over.
+
+    Args:
+        arguments: Arguments of `puffer-mlx`.
+        folder: Working folder of the processes.
+        gpus: Number of GPUs; 0: train on the CPU.
+        each: Processes per GPU, or cores per run on the CPU.
+        seconds: Maximum duration.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    deadline = time.monotonic() + seconds
+    cpu_options = ["--device", "cpu", "--parallel", str(max(1, len(cores) // each))]
+    processes = []
     count = gpus * each or 1
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
     for i in range(count):
-        on = ["--device", "cpu", "--parallel", str(max(1, len(cores) // each))]
         with open(folder / f"search-{i}.txt", "ab") as output:
             process = subprocess.Popen(
-                [*PUFFER, *arguments, *(GPU if gpus else on)],
+                [*PUFFER_MLX, *arguments, *(GPU_OPTIONS if gpus else cpu_options)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": visible[i % gpus] if gpus else ""},
@@ -102,8 +120,9 @@ def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: flo
         own_cores = cores[i * len(cores) // count : (i + 1) * len(cores) // count]
         os.sched_setaffinity(process.pid, own_cores or cores)
         processes.append(process)
-        time.sleep(0 if i else 3.0)  # the first process creates the study
-    while time.monotonic() < ends and any(process.poll() is None for process in processes):
+        if i == 0:
+            time.sleep(3.0)  # this process creates the study
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(0.5)
     for process in processes:
         process.terminate()
@@ -115,7 +134,12 @@ def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: flo
 
 
 def read_trials(journal: Path) -> list[dict[str, Any]]:
-    """Return all trials: values, the seeds' scores and held-out scores, most seeds first."""
+    """Read all trials of a study: values, scores of the seeds and of the held-out seeds.
+
+    Returns:
+        The trials with held-out seeds first; then those with more seeds, then with a better worst
+        score.
+    """
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import storage, study
@@ -123,25 +147,32 @@ def read_trials(journal: Path) -> list[dict[str, Any]]:
 
     opened = storage.open_storage(str(journal))
     (name,) = study.study_names(opened)
-    study = opened.get_study_id_from_name(name)
-    attributes, rows = opened.get_study_user_attrs(study), []
-    for trial in opened.get_all_trials(study):
+    study_id = opened.get_study_id_from_name(name)
+    attributes = opened.get_study_user_attrs(study_id)
+    rows: list[dict[str, Any]] = []
+    for trial in opened.get_all_trials(study_id):
         ends = [curve[-1] for curve in seed_curves(trial).values()]
         if RUN_NUMBER in trial.user_attrs or not ends or trial.state == TrialState.FAIL:
             continue
-        held = [
+        held_out = [
             each
             for key, each in attributes.items()
             if key.startswith(f"{HELD_OUT_PREFIX} {trial.number} ")
         ]
-        row = {"trial": trial.number, "scores": [end.score for end in ends]}
-        row |= {"held out": [each["score"] for each in held if "score" in each]}
-        row |= {"seconds": round(statistics.fmean(end.cost for end in ends), 2)}
-        rows.append({**row, "values": trial.params})
+        rows.append(
+            {
+                "trial": trial.number,
+                "scores": [end.score for end in ends],
+                "held out": [each["score"] for each in held_out if "score" in each],
+                "seconds": round(statistics.fmean(end.cost for end in ends), 2),
+                "values": trial.params,
+            }
+        )
 
-    return sorted(
-        rows, key=lambda row: (not row["held out"], -len(row["scores"]), -min(row["scores"]))
-    )
+    def order(row: dict[str, Any]) -> tuple[bool, int, float]:
+        return not row["held out"], -len(row["scores"]), -min(row["scores"])
+
+    return sorted(rows, key=order)
 
 
 def main() -> None:
@@ -161,17 +192,16 @@ def main() -> None:
     )
     options, more = parser.parse_known_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    folder = Path(
-        tempfile.mkdtemp(prefix="sweep-breakout-")
-    )  # for the runs, which write large files
-    arguments, gpus_and_processes = write_files(folder, more), (options.gpus, options.each)
+    # Not in options.out: the runs write large files.
+    folder = Path(tempfile.mkdtemp(prefix="sweep-breakout-"))
+    arguments = write_files(folder, more)
     rows: list[dict[str, Any]] = []
-    for runs, confirm, seconds in (
-        ("1000000", "0", options.seconds),
-        ("1", str(options.confirm), options.confirming),
+    for max_runs, held_out_seeds, seconds in (
+        (1_000_000, 0, options.seconds),  # search
+        (1, options.confirm, options.confirming),  # confirm the best configurations
     ):
-        limits = ["--sweep.max-runs", runs, "--sweep.confirm", confirm]
-        sweep([*arguments, *limits], folder, *gpus_and_processes, seconds)
+        limits = ["--sweep.max-runs", str(max_runs), "--sweep.confirm", str(held_out_seeds)]
+        sweep([*arguments, *limits], folder, options.gpus, options.each, seconds)
         rows = read_trials(folder / "journal.log")
         record = {"command": " ".join(sys.argv), "configurations": rows}
         write_json(record, options.out / "found.json")

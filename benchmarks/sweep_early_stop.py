@@ -1,16 +1,16 @@
 #!/usr/bin/env python
 """Measure the gain of early stops: python benchmarks/sweep_early_stop.py [--json FILE] [--help].
 
-Runs on sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. Each
-method sweeps twice with the same budget of seconds and the same first run:
+Simulated runs on sweep_methods.py's surfaces log their score, with noise, at 40 points of their
+curves. Each method sweeps twice with the same budget of simulated seconds and the same first run:
 
 - to their ends: all runs are complete.
 - ended: `EarlyStop` ends runs early as in `puffer-mlx sweep`, given the earlier finished runs.
   `puffer-mlx sweep` doesn't use it with Protein, because it saves nothing there.
 
-The best score after each run is the true score of the run with the best noisy score at its end. The
-table has the mean over the seeds after 50 %, 70 % and 100 % of the seconds. The saving is the
-fraction of the seconds that sweeps with early stops don't need to reach the final mean of complete
+A sweep chooses its best run by the noisy scores at the runs' ends; the table has this run's score
+without noise, as a mean over the seeds, after 50 %, 70 % and 100 % of the budget. The saving is the
+fraction of the budget that sweeps with early stops don't need to reach the final mean of complete
 runs.
 
 `Random` suggests the same runs in both cases, and more of them with early stops; `Protein` and
@@ -38,10 +38,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sweep_methods import Surface, surfaces
 
 LOGGED_POINTS = 40  # per run
-OBSERVED_POINTS = 4  # per run, which the method gets
-QUANTILES = {"to their ends": 0.0, "ended": 0.3}  # early_stop_quantile of both cases
+OBSERVED_POINTS = 4  # points of a run's curve that are passed to the method
+QUANTILES = {"to their ends": 0.0, "ended": 0.3}  # case -> early_stop_quantile
 BUDGETS = {"Random": 30_000.0, "Protein": 4000.0, "ParetoGenetic": 4000.0}  # seconds
-BUDGET_FRACTIONS = 0.5, 0.7, 1.0  # at which the table has the best score
+BUDGET_FRACTIONS = 0.5, 0.7, 1.0  # columns of the table
 
 
 class Sweep(NamedTuple):
@@ -75,45 +75,53 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
     settings = replace(SweepSettings(max_suggestion_cost=surface.most), method=method)
     space = surface.space
     finished: list[np.ndarray] = []  # points of the finished runs: score, cost
-    chooser = make_method(space, settings, seed)
-    best, spent, ended, number = (-math.inf, 0.0), 0.0, 0, 0
-    curve_so_far: list[tuple[float, float]] = []
+    searcher = make_method(space, settings, seed)
+    best = (-math.inf, 0.0)  # noisy and true score of the best complete run
+    spent = 0.0
+    ended = 0
+    number = 0
+    best_curve: list[tuple[float, float]] = []
     while spent < budget:
-        draw = np.random.default_rng([seed, number, 7])
-        vector = chooser.suggest() if number else space.round_vectors(space.default[None])[0]
+        rng = np.random.default_rng([seed, number, 7])
+        vector = searcher.suggest() if number else space.round_vectors(space.default[None])[0]
         number += 1
         values: dict[str, float] = dict(space.to_values(vector))
-        steps, luck = values[TIMESTEPS], surface.noise * draw.standard_normal()
-        watch = EarlyStop(finished, quantile)
-        curve, stopped = [], False
+        steps = values[TIMESTEPS]
+        run_noise = surface.noise * rng.standard_normal()
+        early_stop = EarlyStop(finished, quantile)
+        points: list[tuple[float, float, float]] = []  # noisy score, cost, fraction of the steps
+        true_score = 0.0
+        stopped = False
         for fraction in np.arange(1, LOGGED_POINTS + 1) / LOGGED_POINTS:
-            true = surface.score(values, fraction * steps)
-            score = true + luck + 0.5 * surface.noise * draw.standard_normal()
+            true_score = surface.score(values, fraction * steps)
+            score = true_score + run_noise + 0.5 * surface.noise * rng.standard_normal()
             cost = fraction * steps * surface.seconds(values) / 1e6
-            curve.append((score, cost, fraction, true))
-            if not math.isfinite(true):
+            points.append((score, cost, fraction))
+            if not math.isfinite(true_score):
                 break
-            if quantile and fraction < 1 and watch.should_stop(cost, score):
+            if quantile and fraction < 1 and early_stop.should_stop(cost, score):
                 stopped = True
                 break
-        spent += curve[-1][1]
-        if not math.isfinite(curve[-1][3]):
-            chooser.observe(vector, math.nan, 0.0, failed=True)
+        end_score, end_cost, _ = points[-1]
+        spent += end_cost
+        if not math.isfinite(true_score):
+            searcher.observe(vector, math.nan, 0.0, failed=True)
             continue
         ended += stopped
         if not stopped:
-            best = max(best, (curve[-1][0], curve[-1][3]))
-        curve_so_far.append((float(spent), float(best[1])))
-        observed_points = curve[:: -LOGGED_POINTS // OBSERVED_POINTS][::-1]
+            best = max(best, (end_score, true_score))
+        best_curve.append((float(spent), float(best[1])))
+        # Every tenth point, counted from the end.
+        observed_points = points[:: -(LOGGED_POINTS // OBSERVED_POINTS)][::-1]
         if not stopped:
-            finished.append(np.array([(score, cost) for score, cost, _, _ in observed_points]))
-        for score, cost, fraction, _ in observed_points:
-            at = vector.copy()
-            at[space.timesteps_index] = space.parameters[space.timesteps_index or 0].to_coordinate(
-                fraction * steps
-            )
-            chooser.observe(at, score, cost)
-    return Sweep(curve_so_far, number, ended)
+            finished.append(np.array([(score, cost) for score, cost, _ in observed_points]))
+        timesteps_index = space.timesteps_index or 0
+        for score, cost, fraction in observed_points:
+            shortened = vector.copy()
+            timesteps = space.parameters[timesteps_index]
+            shortened[timesteps_index] = timesteps.to_coordinate(fraction * steps)
+            searcher.observe(shortened, score, cost)
+    return Sweep(best_curve, number, ended)
 
 
 def mean_best(sweeps_of_seeds: list[Sweep], seconds: float) -> float:
@@ -122,9 +130,17 @@ def mean_best(sweeps_of_seeds: list[Sweep], seconds: float) -> float:
 
 
 def saved(plain: list[Sweep], ended: list[Sweep], budget: float) -> float:
-    """Return the fraction of seconds that early stops save until the same mean best score.
+    """Return the fraction of the seconds that early stops save.
 
-    Returns -inf if sweeps with early stops never reach this score.
+    Compares the seconds after which both cases reach the final mean best score of complete runs.
+
+    Args:
+        plain: Sweeps with complete runs.
+        ended: Sweeps with early stops.
+        budget: Budget of each sweep in seconds.
+
+    Returns:
+        The fraction; -inf if sweeps with early stops never reach this score.
     """
     score_level = mean_best(plain, budget)
     return 1 - seconds_to(ended, score_level, budget) / seconds_to(plain, score_level, budget)
@@ -135,9 +151,8 @@ def seconds_to(sweeps_of_seeds: list[Sweep], score_level: float, budget: float) 
     times = sorted(
         {spent for each in sweeps_of_seeds for spent, _ in each.curve if spent <= budget}
     )
-    return next(
-        (at for at in times if mean_best(sweeps_of_seeds, at) >= score_level - 1e-9), math.inf
-    )
+    reached = (t for t in times if mean_best(sweeps_of_seeds, t) >= score_level - 1e-9)
+    return next(reached, math.inf)
 
 
 def main() -> None:
@@ -149,14 +164,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the record to a file")
     options = parser.parse_args()
     sweeps_by_name: dict[str, dict[str, list[Sweep]]] = {}
-    print("| surface | method | runs go on | best after 50, 70, 100 % | saved | ended of runs |")
+    print("| surface | method | runs | best after 50, 70, 100 % | saved | ended early, of all |")
     print("| --- | --- | --- | --- | --- | --- |")
     for surface in options.surfaces:
         for method in options.methods:
-            budget, sweeps_by_case = BUDGETS[method], {}
+            budget = BUDGETS[method]
+            sweeps_by_case: dict[str, list[Sweep]] = {}
             for name, quantile in QUANTILES.items():
-                on, seeds = surfaces()[surface], range(options.seeds)
-                sweeps_by_case[name] = [sweep(method, on, seed, budget, quantile) for seed in seeds]
+                sweeps_by_case[name] = [
+                    sweep(method, surfaces()[surface], seed, budget, quantile)
+                    for seed in range(options.seeds)
+                ]
                 print(row(surface, method, name, sweeps_by_case, budget), flush=True)
             sweeps_by_name[f"{surface}, {method}"] = sweeps_by_case
     if options.json:
@@ -169,24 +187,25 @@ def row(
     """Return a line of the Markdown table."""
     sweeps = sweeps_by_case[name]
     best = ", ".join(f"{mean_best(sweeps, fraction * budget):.3f}" for fraction in BUDGET_FRACTIONS)
-    less = f"{saved(sweeps_by_case['to their ends'], sweeps, budget):.0%}"
-    ended, runs = (
-        statistics.fmean(x) for x in zip(*((m.ended, m.runs) for m in sweeps), strict=True)
-    )
-    return f"| {surface} | {method} | {name} | {best} | {less} | {ended:.1f} of {runs:.1f} |"
+    saving = f"{saved(sweeps_by_case['to their ends'], sweeps, budget):.0%}"
+    ended = statistics.fmean(each.ended for each in sweeps)
+    runs = statistics.fmean(each.runs for each in sweeps)
+    return f"| {surface} | {method} | {name} | {best} | {saving} | {ended:.1f} of {runs:.1f} |"
 
 
 def write(path: Path, sweeps_by_name: dict[str, dict[str, list[Sweep]]]) -> None:
     """Write all sweeps to a file. Curves only contain the points where the best score changed."""
 
-    def written(each: Sweep) -> dict[str, object]:
+    def to_record(each: Sweep) -> dict[str, object]:
         points = [(round(spent, 1), round(best, 4)) for spent, best in each.curve]
         previous_best = [None, *(best for _, best in points[:-1])]
         changes = [p for p, best in zip(points, previous_best, strict=True) if p[1] != best]
         return {**each._asdict(), "curve": changes, "seconds": points[-1][0]}
 
     sweeps = {
-        name: {case: [written(each) for each in sweeps] for case, sweeps in sweeps_by_case.items()}
+        name: {
+            case: [to_record(each) for each in sweeps] for case, sweeps in sweeps_by_case.items()
+        }
         for name, sweeps_by_case in sweeps_by_name.items()
     }
     record = {"versions": version_text().splitlines(), "budgets": BUDGETS, "sweeps": sweeps}

@@ -28,20 +28,28 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
-EPISODES = 100
+SCORED_EPISODES = 100  # over which the score is averaged
 
 
-def reached(records: list[dict[str, float]], name: str, score: float) -> dict[str, float] | None:
-    """Return the first record at which the mean of the last 100 episodes reached the score."""
-    last: list[tuple[float, float]] = []  # score and episodes of records, the newest last
+def first_reached(
+    records: list[dict[str, float]], name: str, score: float
+) -> dict[str, float] | None:
+    """Return the first record at which the mean of the last 100 episodes reached the score.
+
+    Args:
+        records: Records of the training epochs.
+        name: Name of the score in records.
+        score: Score to reach.
+    """
+    recent: list[tuple[float, float]] = []  # mean score and number of episodes, the newest last
     for record in records:
         if not record.get("env/n"):
             continue
-        last.append((record[name], record["env/n"]))
-        while sum(n for _, n in last[1:]) >= EPISODES:
-            del last[0]
-        count = sum(n for _, n in last)
-        if count >= EPISODES and sum(mean * n for mean, n in last) / count >= score:
+        recent.append((record[name], record["env/n"]))
+        while sum(n for _, n in recent[1:]) >= SCORED_EPISODES:
+            del recent[0]
+        count = sum(n for _, n in recent)
+        if count >= SCORED_EPISODES and sum(mean * n for mean, n in recent) / count >= score:
             return record
     return None
 
@@ -55,11 +63,12 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
         process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         seconds = time.perf_counter() - began
         if process.returncode:
-            raise UserError(f"{task} failed:\n{process.stderr.strip()[-2000:]}", "see its message")
+            output = process.stderr.strip()[-2000:]
+            raise UserError(f"{task} failed:\n{output}", "mend the cause that train.py printed")
         records = log_of(Path(folder))
     name = metric(task)
     training = [record for record in records if "SPS" in record]
-    first = reached(training, name, score)
+    first = first_reached(training, name, score)
     return {
         "seed": seed,
         "load before": load,
@@ -73,15 +82,17 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
     }
 
 
-def line(task: str, row: dict[str, Any]) -> str:
+def describe_run(task: str, row: dict[str, Any]) -> str:
     """Describe the results of a run in one line."""
-    at = row["reached, s"]
-    when = f"after {at:6.1f} s, {row['reached, steps']:,} steps" if at else "never reached"
-    last = row["evaluation"]
+    seconds = row["reached, s"]
+    when = (
+        f"after {seconds:6.1f} s, {row['reached, steps']:,} steps" if seconds else "never reached"
+    )
+    evaluation = "-" if row["evaluation"] is None else f"{row['evaluation']:.1f}"
     return (
         f"{task:18} seed {row['seed']}: {when}; whole run {row['training, s']:.1f} s"
         f" ({row['command, s']:.1f} s with start and evaluation), {row['SPS']:,.0f} steps/s,"
-        f" evaluated {'-' if last is None else f'{last:.1f}'}; load {row['load before']:.1f}"
+        f" evaluated {evaluation}; load {row['load before']:.1f}"
     )
 
 
@@ -89,17 +100,17 @@ def line(task: str, row: dict[str, Any]) -> str:
 def main(argv: list[str]) -> None:
     """Run the requested configurations and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="+", metavar="NAME", help="as train.py's first word")
-    parser.add_argument("--score", type=float, default=860.0)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("tasks", nargs="+", metavar="NAME", help="configuration, as for train.py")
+    parser.add_argument("--score", type=float, default=860.0, help="score to reach (860)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per configuration (3)")
+    parser.add_argument("--first-seed", type=int, default=1, help="first seed (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
     options, more = parser.parse_known_args(argv)
     runs: dict[str, list[dict[str, Any]]] = {task: [] for task in options.tasks}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for task in options.tasks:
             runs[task].append(run(task, seed, options.score, more))
-            print(line(task, runs[task][-1]), flush=True)
+            print(describe_run(task, runs[task][-1]), flush=True)
     record = {
         "command": " ".join(["python benchmarks/time_to_score.py", *argv]),
         "date": datetime.date.today().isoformat(),

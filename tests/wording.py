@@ -67,11 +67,13 @@ RETIRED_NAMES = {
         ("about", "elsewhere", "others", "ours", "rare", "shown", "together"), "a noun"
     ),
 }
-# Names that modules of one kind share: what they mean, the module says.
+# Names with several definitions, whose module says what they mean.
 SHARED_NAMES = {
     *("main", "option_parser", "add_options"),  # commands
     *("make", "init"),  # encoders, algorithms, optimizers
     *("modules", "onnx", "scan", "step", "torch_keys"),  # exports of networks
+    *("Policy", "Trainer"),  # the library's wraps the class of that name; [policy] is a section
+    "load",  # a configuration, a checkpoint
 }
 OPENING = re.compile(
     r"(What|Whether|Whose|Whom|Who|How|Where|Which|Of|Those|That|The same|Likewise|All that|None:|"

@@ -32,7 +32,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish_folder, publish_link, remove_folder, report_read_errors
-from puffer_mlx.tracking.scores import SCORE, score_name
+from puffer_mlx.tracking.scores import MEAN_SCORE, score_name
 
 
 def write_checkpoint(
@@ -255,8 +255,8 @@ class CheckpointManager:
         name = score_name(logs, self._metric)
         if self._evaluation_metric:
             self._evaluated = logs["agent_steps"], logs.get(self._evaluation_metric)
-        elif name == SCORE:  # already a mean over the last episodes
-            self._score_sum = logs[SCORE]
+        elif name == MEAN_SCORE:  # already a mean over the last episodes
+            self._score_sum = logs[MEAN_SCORE]
             self._episodes = 1.0
         elif name:
             episodes = logs.get("env/n", 1.0)  # an Elo rating is reported even if no episode ended

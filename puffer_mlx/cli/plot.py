@@ -26,7 +26,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.frames import optional_package
 from puffer_mlx.system import program
 from puffer_mlx.system.files import check_writable, publish, relative
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import MEAN_SCORE
 from puffer_mlx.tracking.trackers import flatten_dict
 
 MAX_CURVE_POINTS = 200  # each point is the mean of several epochs
@@ -157,7 +157,9 @@ def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
             low, high = np.nanmin(all_y, axis=0), np.nanmax(all_y, axis=0)
             axes.fill_between(all_x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel(LABELS[x])
-    axes.set_ylabel("score, mean of 100 episodes" if name == SCORE else name.removeprefix("env/"))
+    axes.set_ylabel(
+        "score, mean of 100 episodes" if name == MEAN_SCORE else name.removeprefix("env/")
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(
             lambda number, _: f"{number:g}" if number < 1e3 else format_short(number)

@@ -23,7 +23,7 @@ from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import is_locked, relative
 from puffer_mlx.system.json_text import is_finite, write_json
 from puffer_mlx.tracking.json_lines import read_records
-from puffer_mlx.tracking.scores import EVALUATION, score_name
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX, score_name
 
 RUNNING = "running"
 FINISHED = "finished"
@@ -196,7 +196,7 @@ def score_text(score: float | None) -> str:
 
 def best_text(run: dict[str, Any]) -> str:
     """Format the best score of a run, followed by " e" if it is from an evaluation."""
-    suffix = " e" if run["metric"].startswith(EVALUATION) else ""
+    suffix = " e" if run["metric"].startswith(EVALUATION_PREFIX) else ""
     return score_text(run["best"]) + suffix
 
 

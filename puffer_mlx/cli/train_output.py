@@ -35,7 +35,7 @@ from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.tracking.json_lines import read_records
-from puffer_mlx.tracking.scores import METRIC, SCORE
+from puffer_mlx.tracking.scores import DEFAULT_METRIC, MEAN_SCORE
 from puffer_mlx.training import placement
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
@@ -100,7 +100,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
             " uninterrupted one"
         )
     if isinstance(trainer.vec, ReportsScores) and "scores" not in run.state.arrays:
-        yield f"{SCORE} restarts: the checkpoint lacks the scores of the last episodes"
+        yield f"{MEAN_SCORE} restarts: the checkpoint lacks the scores of the last episodes"
 
 
 def refuse_fewer_steps(run: Run) -> None:
@@ -257,7 +257,7 @@ def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[s
     config = run.trainer.config
     name = state.score_name(last)
     if name:
-        maximum = best_score(config) if name == METRIC else None
+        maximum = best_score(config) if name == DEFAULT_METRIC else None
         possible = f" of {maximum:g} possible" if maximum else ""
         yield f"score {last[name]:.3f}{possible} ({last.get('env/n', 1):,.0f} episodes)"
     elif scores := [*state.scores().values()]:

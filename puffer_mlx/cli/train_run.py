@@ -42,7 +42,7 @@ from puffer_mlx.profiling.timeline import Timeline
 from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
-from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX
 from puffer_mlx.tracking.tracked_run import check_trackers_installed
 from puffer_mlx.training.run import EVALUATED_SCORE, Run, make_separate_environments
 from puffer_mlx.training.trainer import Trainer
@@ -290,7 +290,7 @@ def finish_run(
         record = evaluate_final_weights(evaluator, trainer, dashboard)
     if record:
         run.log.write(record)
-        trackers.evaluated(record)
+        trackers.set_evaluation_scores(record)
     return record
 
 
@@ -302,7 +302,7 @@ def evaluate_final_weights(
     for record in evaluator.after_training():
         if dashboard.live:
             scores = {
-                name.replace("env/", EVALUATION): value
+                name.replace("env/", EVALUATION_PREFIX): value
                 for name, value in record.items()
                 if "env/" in name
             }

@@ -18,7 +18,7 @@ from puffer_mlx.display.bottleneck import PerfContext, find_bottleneck
 from puffer_mlx.display.dashboard_layout import NO_EPISODE_TEXT, DashboardPicture
 from puffer_mlx.display.run_view import RATING_KEY, RETURN_KEY, Record, RunState, format_count
 from puffer_mlx.system import verbosity
-from puffer_mlx.tracking.scores import METRIC, SCORE
+from puffer_mlx.tracking.scores import DEFAULT_METRIC, MEAN_SCORE
 
 LINE_INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
 LINES_BELOW = 11  # lines kept free below the last picture: result, next steps and prompt
@@ -59,7 +59,7 @@ class Dashboard:
         console: Console | None = None,
         context: PerfContext | None = None,
         in_progress: Callable[[], str] | None = None,
-        metric: str = METRIC,
+        metric: str = DEFAULT_METRIC,
     ) -> None:
         self.run = RunState(summary, total_steps, metric)
         self._in_progress = in_progress
@@ -169,7 +169,9 @@ class Dashboard:
         if not score_key:
             fields.append(NO_EPISODE_TEXT)
         hidden = {score_key}
-        if score_key == SCORE:  # return and length are means over fewer episodes than the score
+        if (
+            score_key == MEAN_SCORE
+        ):  # return and length are means over fewer episodes than the score
             hidden |= {RETURN_KEY, LENGTH_KEY}
         for name, label in LINE_LABELS.items():
             if name in logs and name not in hidden:

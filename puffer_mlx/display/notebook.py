@@ -29,7 +29,7 @@ from puffer_mlx.display.run_view import (
 )
 from puffer_mlx.evaluation.frames import Frame, gif_bytes, optional_package
 from puffer_mlx.system.signals import handle_signals_with
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import MEAN_SCORE
 from puffer_mlx.training.trainer import Trains
 
 NOTEBOOK_PACKAGE = ("notebook", "the notebook's pictures need")  # for ``optional_package``
@@ -201,7 +201,7 @@ def png_bytes(run: RunState) -> bytes:
     figure = figure_class(figsize=FIGURE_SIZE, dpi=DPI, layout="constrained")
     canvas_class(figure)
     name = run.score_name(run.logs)
-    score = "score, mean of 100 episodes" if name == SCORE else score_label(name)
+    score = "score, mean of 100 episodes" if name == MEAN_SCORE else score_label(name)
     curves = {score: run.score_curve(), "steps per second": run.speed_curve()}
     if ratings := run.self_play():
         shown_ratings = [f"{label} {ratings[label]}" for label in SHOWN_RATINGS if label in ratings]

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from puffer_mlx.profiling.phases import WAIT_PHASES, format_duration
-from puffer_mlx.tracking.scores import EVALUATION, METRIC, SCORE, SCORED_EPISODES, score_name
+from puffer_mlx.tracking.scores import (
+    DEFAULT_METRIC,
+    EVALUATION_PREFIX,
+    MEAN_SCORE,
+    SCORED_EPISODES,
+    score_name,
+)
 
 Record = dict[str, float]  # values of an epoch or an evaluation by name
 Pairs = list[tuple[str, str]]  # names and values, as text
@@ -115,7 +121,9 @@ class RunState:
         no_episode_ended: True if epochs ended between these calls, but no episodes.
     """
 
-    def __init__(self, summary: dict[str, str], total_steps: int, metric: str = METRIC) -> None:
+    def __init__(
+        self, summary: dict[str, str], total_steps: int, metric: str = DEFAULT_METRIC
+    ) -> None:
         self.summary = summary
         self.total_steps = total_steps
         self.metric = metric
@@ -146,7 +154,7 @@ class RunState:
         name = self.score_name(logs)
         score = logs.get(name, math.nan)
         # SCORE is already a mean over the last episodes, so each record counts once.
-        episodes = 1.0 if name == SCORE else logs.get("env/n", 1.0)
+        episodes = 1.0 if name == MEAN_SCORE else logs.get("env/n", 1.0)
         episodes = episodes if math.isfinite(score) else 0.0
         self._sums = CurvePoint(
             logs["agent_steps"],
@@ -199,7 +207,7 @@ class RunState:
         The score is the first of these that the record contains: the run's metric, the default
         metric, the episode return.
         """
-        names = [score_name(logs, metric) for metric in (self.metric, METRIC, RETURN_KEY)]
+        names = [score_name(logs, metric) for metric in (self.metric, DEFAULT_METRIC, RETURN_KEY)]
         return next(filter(None, names), "")
 
     @property
@@ -217,13 +225,13 @@ class RunState:
         texts = {}
         if name := self.score_name(logs):
             episodes = format_episodes(logs.get("env/n", 1.0))
-            episodes = f"last {SCORED_EPISODES}" if name == SCORE else episodes
+            episodes = f"last {SCORED_EPISODES}" if name == MEAN_SCORE else episodes
             episodes += ", none since" if self.no_episode_ended else ""
             texts[f"training {score_label(name)}"] = f"{logs[name]:.3f} ({episodes})"
-        for name in (self.metric, METRIC, RETURN_KEY):
-            key = EVALUATION + name.removeprefix("env/")
+        for name in (self.metric, DEFAULT_METRIC, RETURN_KEY):
+            key = EVALUATION_PREFIX + name.removeprefix("env/")
             if key in logs:
-                episodes = format_episodes(logs.get(f"{EVALUATION}n", 1.0))
+                episodes = format_episodes(logs.get(f"{EVALUATION_PREFIX}n", 1.0))
                 texts[f"evaluation {score_label(name)}"] = f"{logs[key]:.3f} ({episodes})"
                 return texts
         return texts
@@ -382,6 +390,6 @@ def _curve(points: Iterable[tuple[float, float]]) -> Curve:
 
 def score_label(name: str) -> str:
     """Return the label of a score for its key: score, return, or the name of the metric."""
-    if name in ("", SCORE, METRIC):
+    if name in ("", MEAN_SCORE, DEFAULT_METRIC):
         return "score"
     return "return" if name == RETURN_KEY else name.removeprefix("env/")

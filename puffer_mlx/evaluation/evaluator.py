@@ -36,7 +36,7 @@ from puffer_mlx.evaluation.episodes import (
     score_episodes,
 )
 from puffer_mlx.profiling.phases import Profiler
-from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX
 from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
 from puffer_mlx.training.placement import Acting
@@ -104,7 +104,8 @@ class Evaluator:
                 yield logs
         elif not trainer.stop:
             logs = {
-                f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._evaluate_once().items()
+                f"env/{n.removeprefix(EVALUATION_PREFIX)}": x
+                for n, x in self._evaluate_once().items()
             }
             yield {"agent_steps": trainer.global_step, **logs}
 
@@ -189,18 +190,18 @@ def evaluation_logs(scores: Scores, config: Config) -> Logs:
         UserError: If the metric of ``base.stop_at_score`` isn't reported.
     """
     summary = scores.summary()
-    metric = config.evaluation_metric.removeprefix(EVALUATION)
+    metric = config.evaluation_metric.removeprefix(EVALUATION_PREFIX)
     if summary and metric not in summary and config.base.stop_at_score != "none":
         raise UserError(
             f"base.stop_at_score needs {metric}, which {config.env_name} doesn't report",
             f"[sweep] metric = one of {', '.join(summary)}",
         )
-    logs = {f"{EVALUATION}{key}": spread.mean for key, spread in summary.items()}
+    logs = {f"{EVALUATION_PREFIX}{key}": spread.mean for key, spread in summary.items()}
     if metric in summary:
-        logs[f"{EVALUATION}{metric}_std"] = summary[metric].std
-    logs[f"{EVALUATION}n"] = float(scores.count)
+        logs[f"{EVALUATION_PREFIX}{metric}_std"] = summary[metric].std
+    logs[f"{EVALUATION_PREFIX}n"] = float(scores.count)
     if scores.unfinished:
-        logs[f"{EVALUATION}unfinished"] = float(scores.unfinished)
+        logs[f"{EVALUATION_PREFIX}unfinished"] = float(scores.unfinished)
     return logs
 
 

@@ -180,12 +180,12 @@ def decode(graph: Graph, policy: Policy, h: str, value_features: str) -> dict[st
         return {"logits": outputs, "value": value}
     logstd = "decoder.logstd"
     if action.bounds:
-        outputs, logstd = to_environment_units(graph, outputs, logstd)
+        outputs, logstd = add_rescaling(graph, outputs, logstd)
     logstd = graph("Expand", logstd, graph("Shape", outputs))
     return {"mean": outputs, "logstd": logstd, "value": value}
 
 
-def to_environment_units(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
+def add_rescaling(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
     """Add the rescaling of actions to an ONNX graph, as in ``checkpoint/rescaling.py``.
 
     Returns:

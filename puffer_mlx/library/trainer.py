@@ -429,7 +429,7 @@ class Trainer:
             record = evaluated[-1] if evaluated else {}
         if record:
             run.log.write(record)
-            run.trackers.evaluated(record)
+            run.trackers.set_evaluation_scores(record)
 
     def _print_end(self) -> None:
         """Print the reason why training ended before ``total_timesteps``, if it did."""

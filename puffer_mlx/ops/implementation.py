@@ -251,7 +251,13 @@ def _is_recorded(passed: Any) -> bool:
 
 
 class Hashes(NamedTuple):
-    """Hashes of a Python file: ``source`` of its text, ``code`` without comments and messages."""
+    """Hashes that show if a Python file was edited.
+
+    Args:
+        source: Hash of the file's text.
+        code: Hash of its code: the text may differ in comments, docstrings, annotations and
+            f-strings (``code_hash``).
+    """
 
     source: str
     code: str

@@ -4,7 +4,13 @@
 //
 //   FUNCTION             declares a function
 //   IN_THREAD            address space of a pointer or reference: the thread's memory
-//   logistic(V), squash(V), exp_negative(V), exp_to_zero(V), log_from_one(V), finite(V), within(V, float)
+//   logistic(V)          1 / (1 + e^-x)
+//   squash(V)            tanh x (on a GPU computed with logistic, which avoids inf / inf)
+//   exp_negative(V)      e^x for -87 <= x <= 0
+//   exp_to_zero(V)       e^x for x <= 0
+//   log_from_one(V)      log x for x >= 1
+//   finite(V)            x without NaN and infinities
+//   within(V, float)     x clamped to [-limit, limit]
 //   exp(float), log(float), pow(float, float), sqrt(float)
 
 #pragma once
@@ -28,9 +34,9 @@ inline V squash(V x) {
 
 // Clamp x to [-limit, limit]; NaN stays NaN.
 inline Lanes within(Lanes x, float limit) {
-  Lanes most = Lanes{} + limit;
-  x = x > most ? most : x;
-  return x < -most ? -most : x;
+  Lanes limits = Lanes{} + limit;
+  x = x > limits ? limits : x;
+  return x < -limits ? -limits : x;
 }
 
 // e^x for x <= 0; 0 below -87.

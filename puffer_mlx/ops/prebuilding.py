@@ -18,7 +18,8 @@ def build_wheel_libraries(folder: Path) -> None:
     if not mac.on_a_mac():
         integer = "int64_t"  # BLAS integer type in NumPy's wheels
         library = blas.compile_shim(integer)
-        prebuilt.add_library(folder, blas.SHIM, "", blas.shim_versions(integer), library)
+        level = ""  # the shim is the same for all CPUs
+        prebuilt.add_library(folder, blas.SHIM, level, blas.shim_versions(integer), library)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import (
+    CUDA_SHARED_BYTES,
     MIN_ARRAY_SIZE,
     SHARED_BYTES,
-    SHARED_ON_CUDA,
     constant_array,
     exact_products,
     kernel_backend,
@@ -231,7 +231,7 @@ def choose_rollout_layout(
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
-    limits = (SHARED_BYTES, SHARED_ON_CUDA) if kernel_backend() == "cuda" else (SHARED_BYTES,)
+    limits = (SHARED_BYTES, CUDA_SHARED_BYTES) if kernel_backend() == "cuda" else (SHARED_BYTES,)
     for limit in limits:  # 64 bytes align five arrays
         if layout := choose_layout(policy, step, n, BLOCK_SIZES, each * row, limit - 64):
             return layout

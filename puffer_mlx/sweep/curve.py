@@ -68,7 +68,7 @@ class CurveReader:
         error: Why the run has failed, for example a score that isn't finite; else "".
         skipped_note: Note on the first line that isn't a record; else "".
         modified_ns: Modification time of the log in nanoseconds, 0 without a log. Records and
-            heartbeats (``JsonLines.touch``) change it.
+            heartbeats (``LogFile.touch``) change it.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:

@@ -22,7 +22,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
 from puffer_mlx.sweep.settings import METHODS, PROTEIN, SweepSettings
 from puffer_mlx.sweep.space import AUTO_SCALE, DISTRIBUTIONS, TIMESTEPS, Parameter, Space
-from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX
 
 RANGE_KEYS = ("distribution", "min", "max", "scale")
 RANGE_EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
@@ -59,7 +59,7 @@ def read_sweep(config: Config) -> Sweep:
         UserError: If a range is empty, a distribution is unknown, no parameter is searched, or runs
             don't report the metric.
     """
-    if config.metric.startswith(EVALUATION) and not config.base.eval_interval:
+    if config.metric.startswith(EVALUATION_PREFIX) and not config.base.eval_interval:
         raise UserError(
             f"sweep.metric {config.metric} needs evaluations while training, and base.eval_interval"
             " is 0",

@@ -6,6 +6,7 @@ and env/* only. A number that isn't finite is ``null``, because JSON has no NaN 
 """
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from puffer_mlx.system.json_text import is_finite, json_text, parse_record
 HEARTBEAT_INTERVAL = 1.0  # seconds
 
 
-class JsonLines:
+class LogFile:
     """A run's log file, to which records are appended as complete lines.
 
     Each record is one write, which is undone if the disk is full.
@@ -29,7 +30,8 @@ class JsonLines:
         path: Path of the file; missing folders are created. An existing file is an error (two runs
             would mix) unless ``position`` is given.
         position: For a resumed run, the size of its log in bytes when the checkpoint was written.
-            Later records are cut off, since the run writes them again, and so is an incomplete one.
+            Records after this position are removed, because the run writes them again. An
+            incomplete record at the end is removed too.
 
     Attributes:
         note: Message for the user about the resumed file, or "".
@@ -44,10 +46,10 @@ class JsonLines:
         self._last_heartbeat = 0.0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if position is None or not path.exists():  # recreates a removed log
+            if position is None or not path.exists():  # a resumed run's log may have been removed
                 self._file = open(path, "xb", buffering=0)  # noqa: SIM115
                 return
-            if path.is_symlink():  # not created by this class
+            if path.is_symlink():  # truncating would damage a file that isn't this run's log
                 hint = "remove the link, or choose another folder (--log-dir)"
                 raise UserError(f"the log {short_path(path)} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
@@ -68,21 +70,21 @@ class JsonLines:
         print(line, file=sys.stderr, flush=True)
 
     def _resume(self, position: int) -> None:
-        """Cut off the records after a position (in bytes), and an incomplete record."""
+        """Remove the records after a position (in bytes), and an incomplete last record."""
         size = self._file.seek(0, os.SEEK_END)
-        complete = self._end_of_records(size)
-        end = self._end_of_records(max(0, min(position, complete)))
-        if complete < size:
-            self.note = f"the last record of {short_path(self.path)} was torn; it was removed"
+        complete_size = self._end_of_records(size)
+        end = self._end_of_records(max(0, min(position, complete_size)))
+        if complete_size < size:
+            self.note = f"the last record of {short_path(self.path)} was incomplete and was removed"
         elif end < position:
             self.note = (
-                f"{short_path(self.path)} is shorter than when the run was saved; it lacks records"
+                f"{short_path(self.path)} lacks records: it is shorter than when the run was saved"
             )
         self._file.truncate(end)
         self._file.seek(end)
 
     def _end_of_records(self, end: int) -> int:
-        """Return where the last complete line before a position ends, in bytes."""
+        """Return the end of the last complete line before a position, both in bytes."""
         while end:
             begin = max(0, end - 65_536)
             self._file.seek(begin)
@@ -97,25 +99,26 @@ class JsonLines:
         """Size of the log so far, in bytes."""
         return self._file.tell()
 
-    def write(self, logs: dict[str, float]) -> None:
+    def write(self, record: dict[str, float]) -> None:
         """Append a record to the log. If the file was removed, recreate it with a warning."""
-        data = (json_text(logs) + "\n").encode()
+        data = (json_text(record) + "\n").encode()
         if os.fstat(self._file.fileno()).st_nlink == 0:
             self._recreate()
         end = self._file.tell()
         try:
             written = self._file.write(data)
             if written != len(data):
-                raise OSError(28, "no space left for a complete record")
+                raise OSError(errno.ENOSPC, "no space left for a complete record")
         except OSError as error:
             os.ftruncate(self._file.fileno(), end)
             self._file.seek(end)
             raise self._error(error) from None
 
     def touch(self) -> None:
-        """Show that the run is alive: update the log's modification time, at most once a second.
+        """Update the log's modification time as a heartbeat, at most once a second.
 
-        A sweep stops a run whose log doesn't change for long, and an evaluation may take long.
+        A sweep stops a run whose log doesn't change for long. Called during an evaluation, which
+        writes no records.
         """
         if (now := time.monotonic()) - self._last_heartbeat >= HEARTBEAT_INTERVAL:
             self._last_heartbeat = now
@@ -139,10 +142,10 @@ def log_path(config: Config, run_id: str) -> Path:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read the epochs' records from a log. Skips incomplete and invalid lines.
+    """Read the epochs' records from a log. Skips the evaluation's record and invalid lines.
 
     Returns:
-        The records; [] if there is no log.
+        The records, metrics by name; [] if there is no log.
     """
     records: list[dict[str, Any]] = []
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:

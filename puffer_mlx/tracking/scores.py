@@ -6,24 +6,24 @@ from collections.abc import Mapping
 import numpy as np
 
 SCORED_EPISODES = 100
-METRIC = "env/score"  # default of ``[sweep] metric``
-SCORE = f"{METRIC}_{SCORED_EPISODES}"  # name of the mean over the last episodes, in a record
-EVALUATION = "eval/"  # prefix of metrics from evaluations during training
+DEFAULT_METRIC = "env/score"  # default of ``[sweep] metric``
+MEAN_SCORE = f"{DEFAULT_METRIC}_{SCORED_EPISODES}"  # metric: mean over the last episodes
+EVALUATION_PREFIX = "eval/"  # of metrics from evaluations during training
 
 
-def score_name(logs: Mapping[str, float], metric: str) -> str:
-    """Return the name of the metric that ranks policies in an epoch's record.
+def score_name(record: Mapping[str, float], metric: str) -> str:
+    """Choose the metric of an epoch's record that ranks policies. Returns its name.
 
     Args:
-        logs: The record, metrics by name.
-        metric: Configured metric, ``Config.metric``. For the default, ``METRIC``, the mean over the
-            last ``SCORED_EPISODES`` episodes is preferred.
+        record: Metrics of the epoch by name.
+        metric: Configured metric, ``Config.metric``. For ``DEFAULT_METRIC``, the mean over the last
+            episodes, ``MEAN_SCORE``, is preferred.
 
     Returns:
-        A name in ``logs``, or "" if the record lacks the metric.
+        A name in ``record``, or "" if the record lacks the metric.
     """
-    names = (SCORE, METRIC) if metric == METRIC else (metric,)
-    return next((name for name in names if name in logs), "")
+    names = (MEAN_SCORE, DEFAULT_METRIC) if metric == DEFAULT_METRIC else (metric,)
+    return next((name for name in names if name in record), "")
 
 
 class LastScores:
@@ -31,14 +31,14 @@ class LastScores:
 
     def __init__(self) -> None:
         self._scores: deque[tuple[float, float]] = deque()
-        self._count = 0.0  # number of episodes in them
+        self._count = 0.0  # total number of episodes in ``_scores``
 
     def add(self, new_scores: np.ndarray) -> None:
-        """Add the scores of new episodes, and drop the oldest ones.
+        """Add the scores of new episodes, and drop entries that aren't among the last episodes.
 
         Args:
-            new_scores: (k, 2) float64 in order of time, each a mean score and its number of
-                episodes.
+            new_scores: (k, 2) float64, the newest row last. A row has a mean score and the number
+                of episodes over which it was computed.
         """
         for score, episodes in new_scores.tolist():
             self._scores.append((score, episodes))
@@ -59,7 +59,7 @@ class LastScores:
         return float(scores[:, 0] @ scores[:, 1] / scores[:, 1].sum())
 
     def state(self) -> np.ndarray | None:
-        """Serialize the last scores for a checkpoint, as (bytes,) uint8. None before the first."""
+        """Serialize the last scores for a checkpoint, as (bytes,) uint8; None without scores."""
         if not self._scores:
             return None
         return np.frombuffer(np.array(self._scores, "<f8").tobytes(), np.uint8)

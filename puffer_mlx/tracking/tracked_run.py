@@ -23,13 +23,17 @@ from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import describe_machine
 from puffer_mlx.tracking import tracker_process
 from puffer_mlx.tracking.json_lines import read_records
-from puffer_mlx.tracking.scores import EVALUATION
-from puffer_mlx.tracking.tracker_process import FINISH_TIMEOUT, complete_lines, last_logged_step
+from puffer_mlx.tracking.scores import EVALUATION_PREFIX
+from puffer_mlx.tracking.tracker_process import (
+    FINISH_TIMEOUT,
+    complete_lines,
+    read_last_tracked_step,
+)
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find_tracker
 
 PACKAGE_PARENT = str(Path(__file__).parents[2])  # import path of this package
 QUIET_WAIT = 1.0  # seconds that trackers may take to finish before a message is printed
-MESSAGES = {  # printed after a tracker's name, by kind of message (see tracker_process)
+MESSAGES = {  # text to print after a tracker's name, by kind of answer (see tracker_process)
     "started": "",
     "no_videos": " gets no further videos",
     "error": " is dropped, the run goes on",
@@ -37,13 +41,13 @@ MESSAGES = {  # printed after a tracker's name, by kind of message (see tracker_
 
 
 @dataclass(frozen=True)
-class RunLog:
-    """A run's configuration and log, as its trackers need them.
+class RunContext:
+    """A run's configuration, name and log path: what its trackers need.
 
     Args:
         config: The effective configuration.
         run_id: Name of the run.
-        path: Path of the run's log (``JsonLines``).
+        path: Path of the run's log (``LogFile``).
         overlap: True if rollouts are collected during training; this resolves the option ``auto``.
     """
 
@@ -63,7 +67,8 @@ class RunLog:
 def tracker_names(config: Config) -> list[str]:
     """Return the names of the trackers that a configuration selects, without duplicates."""
     names = [name.strip() for name in config.base.track.split(",")]
-    names += ["wandb"] * config.base.wandb
+    if config.base.wandb:
+        names.append("wandb")
     return [name for name in dict.fromkeys(names) if name != NO_TRACKER]
 
 
@@ -88,10 +93,11 @@ def check_trackers_installed(config: Config) -> None:
 
 def _is_installed(package: str) -> bool:
     spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None  # None for a folder ./wandb
+    # A folder ./wandb, where wandb stores runs, is found too, as a package without an origin.
+    return spec is not None and spec.origin is not None
 
 
-def last_recorded_step(log: Path) -> int | None:
+def last_step_in_log(log: Path) -> int | None:
     """Return the environment steps of the last epoch in a run's log, or None for an empty log."""
     records = read_records(log)
     return int(records[-1]["agent_steps"]) if records else None
@@ -110,8 +116,9 @@ class Trackers:
     Args:
         run: Configuration, name and log of the run.
         names: Names of the trackers (``tracker_names``).
-        step: Environment steps at which the run resumes; None for a new run.
-        logged: ``last_recorded_step`` of the log before it was truncated.
+        resumed_step: Environment steps at which the run resumes; None for a new run.
+        last_logged_step: Environment steps of the last record in a resumed run's log, before later
+            records were removed; None for an empty log.
 
     Attributes:
         done: True once the run has reached its last epoch; set by the caller.
@@ -119,38 +126,43 @@ class Trackers:
     """
 
     def __init__(
-        self, run: RunLog, names: list[str], step: int | None = None, logged: int | None = None
+        self,
+        run: RunContext,
+        names: list[str],
+        resumed_step: int | None = None,
+        last_logged_step: int | None = None,
     ) -> None:
         self.done = False
         self.weights: Path | None = None
         self._scores: dict[str, float] = {}
-        description = _description(run, step) if names else {}
+        description = _description(run, resumed_step) if names else {}
         self._processes = [TrackerProcess(name) for name in names]
         for process in self._processes:
             state_file = run.path.with_suffix(f".{process.name}.json")
-            last_logged = None if step is None else last_logged_step(state_file, logged)
-            start = {**description, "last_logged": last_logged}
+            start = dict(description)
+            if resumed_step is not None:
+                start["last_tracked_step"] = read_last_tracked_step(state_file, last_logged_step)
             process.send(json_text({"start": start, "state_file": str(state_file)}))
 
-    def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
+    def log(self, record: dict[str, float], video: Path | None = None) -> list[str]:
         """Send an epoch's record to all trackers. Returns the trackers' messages to print.
 
         Args:
-            logs: The record.
+            record: Metrics of the epoch by name.
             video: Path of a GIF of the epoch's policy, for trackers that show videos.
         """
         if not self._processes:
             return []
-        if scores := _final_scores(logs):
+        if scores := _final_scores(record):
             self._scores = scores
         video_path = {"video": str(video.resolve())} if video else {}
-        line = json_text({"step": logs["agent_steps"], "metrics": logs, **video_path})
+        line = json_text({"step": record["agent_steps"], "metrics": record, **video_path})
         for process in self._processes:
             process.send(line)
         return self._new_messages()
 
-    def evaluated(self, record: dict[str, float]) -> None:
-        """Set the final scores to those of the evaluation after training."""
+    def set_evaluation_scores(self, record: dict[str, float]) -> None:
+        """Use the scores of the evaluation after training, a record, as the final scores."""
         self._scores = _final_scores(record) or self._scores
 
     def __enter__(self) -> Self:
@@ -161,14 +173,15 @@ class Trackers:
     ) -> None:
         status = "failed" if error else "finished" if self.done else "stopped"
         result = RunResult(status, self._scores, str(self.weights or ""))._asdict()
-        interrupted = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
+        # The first Ctrl-C stops the run regularly; a second one is raised as KeyboardInterrupt.
+        interrupted = error is not None and not isinstance(error, Exception)
         for process in self._processes:
             process.send(json_text({"finish": result}))
         if not interrupted:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for all trackers to finish. Kill those that exceed the timeout, all on Ctrl-C."""
+        """Wait for all trackers to finish. After the timeout or Ctrl-C, kill the remaining ones."""
         deadline = time.monotonic() + FINISH_TIMEOUT
         try:
             waiting = [
@@ -204,8 +217,8 @@ class Trackers:
         ]
 
 
-def _description(run: RunLog, step: int | None) -> dict[str, Any]:
-    """Return the description of a run that every tracker gets: the fields of ``TrackedRun``."""
+def _description(run: RunContext, resumed_step: int | None) -> dict[str, Any]:
+    """Describe a run for its trackers. Returns the fields of ``TrackedRun`` as a dictionary."""
     base = run.config.base
     return TrackedRun(
         run_id=run.run_id,
@@ -217,13 +230,13 @@ def _description(run: RunLog, step: int | None) -> dict[str, Any]:
         config=run.settings(),
         machine=describe_machine(),
         command=shlex.join(sys.argv),
-        step=step,
+        resumed_step=resumed_step,
     )._asdict()
 
 
 def _final_scores(record: dict[str, float]) -> dict[str, float]:
     """Return a record's environment metrics as final scores; those of an evaluation if present."""
-    for prefix in EVALUATION, "env/":
+    for prefix in EVALUATION_PREFIX, "env/":
         if names := [name for name in record if name.startswith(prefix)]:
             return {f"final/{name.removeprefix(prefix)}": record[name] for name in names}
     return {}
@@ -276,7 +289,7 @@ class TrackerProcess:
             self._on_message(error=f"its records can't be stored: {error.strerror or error}")
 
     def messages(self) -> list[dict[str, str]]:
-        """Return a tracker's messages since the last call (see ``tracker_process``).
+        """Return the tracker's messages since the last call (``tracker_process`` lists them).
 
         If the process ended unexpectedly, they include ``{"error": …}``.
         """
@@ -298,9 +311,10 @@ class TrackerProcess:
         return False
 
     def kill(self) -> None:
-        """Kill the tracker's process and its process group."""
+        """Kill the tracker's process, if it runs, and all processes that it started."""
         if self.process:
-            self._end_reported = self._end_reported or self.process.poll() is None
+            if self.process.poll() is None:
+                self._end_reported = True  # its end, caused here, is no error to report
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -324,7 +338,7 @@ class TrackerProcess:
 
 
 def _start_process(name: str, lines: IO[bytes], messages: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a tracker's process with this Python, in a session that Ctrl-C doesn't reach."""
+    """Start a tracker's process with this Python. Ctrl-C in the terminal doesn't reach it."""
     paths = [PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         program.python_command("-m", tracker_process.__name__, name, str(os.getpid())),

@@ -1,7 +1,7 @@
-"""The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME TRAINER``.
+"""The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME TRAINER_PID``.
 
-It reads messages, each a line of JSON, from standard input: a file that grows until the process
-TRAINER has ended. It handles them in order:
+It reads messages, each a line of JSON, from standard input: a file that grows until the trainer's
+process has ended. It handles them in order:
 
 | message | |
 | --- | --- |
@@ -18,9 +18,9 @@ It answers with lines of JSON on standard output:
 | ``{"error": reason}`` | the tracker failed and is dropped; the process ends |
 | ``{"finished": true}`` | the process ends |
 
-The state file, next to the log, has where the user finds the run (``where``) and, once the process
-ends, the last step that the tracker has (``step``). If ``step`` is missing, this process was
-killed.
+The state file, next to the log, stores two values for a resumed run: ``where``, a text that says
+where the user finds the run; and, written when the process ends, ``step``, the last step that the
+tracker has. If ``step`` is missing, this process was killed.
 
 The tracker's output is discarded. The process protects the trainer from a tracker's threads,
 signals, locks and memory, and can be killed if it hangs.
@@ -51,10 +51,11 @@ def main() -> None:
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     kind = find_tracker(sys.argv[1])
-    trainer = int(sys.argv[2])
-    lines = follow_lines(sys.stdin.buffer, lambda: os.getppid() != trainer)
+    trainer_pid = int(sys.argv[2])
+    lines = follow_lines(sys.stdin.buffer, lambda: os.getppid() != trainer_pid)
     write = functools.partial(os.write, answers)
-    serve_tracker(kind.make(), lines, write, lambda: _end_in(FINISH_TIMEOUT), kind.accepts_repeats)
+    start_timeout = functools.partial(_exit_after, FINISH_TIMEOUT)
+    serve_tracker(kind.make(), lines, write, start_timeout, kind.accepts_repeats)
     os._exit(0)
 
 
@@ -65,9 +66,9 @@ def complete_lines(file: IO[bytes]) -> Iterator[bytes]:
     file.seek(-len(line), os.SEEK_CUR)
 
 
-def follow_lines(file: IO[bytes], ends: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the lines of a growing file until ``ends`` returns True."""
-    while not ends():
+def follow_lines(file: IO[bytes], has_ended: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the lines of a growing file until ``has_ended`` returns True."""
+    while not has_ended():
         yield from complete_lines(file)
         time.sleep(POLL_INTERVAL)
     yield from complete_lines(file)
@@ -77,50 +78,54 @@ def serve_tracker(
     tracker: Tracker,
     lines: Iterable[str | bytes],
     write: Callable[[bytes], object],
-    finishing: Callable[[], object] = lambda: None,
+    start_timeout: Callable[[], object] = lambda: None,
     accepts_repeats: bool = True,
 ) -> None:
-    """Handle the messages to a tracker up to the last one or the first error.
+    """Pass messages to a tracker, and answer them, up to the last message or the first error.
 
     Args:
         tracker: The tracker.
-        lines: Messages as lines of JSON: see the module.
+        lines: Messages as lines of JSON (the module's docstring lists them).
         write: Writes an answer, a line of JSON.
-        finishing: Called before the tracker finishes, to start a timeout.
-        accepts_repeats: False skips records of steps that the tracker already has.
+        start_timeout: Called before the tracker finishes, to limit the time it may take.
+        accepts_repeats: If False, records of steps that the tracker already has are skipped.
     """
     state: dict[str, Any] = {}
     state_file = Path()
-    last = -1
+    skip_until = -1  # records up to this step are skipped
 
     def answer(**fields: Any) -> None:
         with contextlib.suppress(OSError):  # the disk is full
             write(json.dumps(fields).encode() + b"\n")
 
     result = RunResult("killed", {})
-    shows = isinstance(tracker, ShowsVideos)
+    shows_videos = isinstance(tracker, ShowsVideos)
     try:
         for line in lines:
             message = json.loads(line)
             if "start" in message:
                 run = TrackedRun(**message["start"])
                 state_file = Path(message["state_file"])
-                state = {"where": tracker.start(run), "step": run.last_logged}
-                last = -1 if accepts_repeats or run.last_logged is None else run.last_logged
+                state = {"where": tracker.start(run), "step": run.last_tracked_step}
+                if not accepts_repeats and run.last_tracked_step is not None:
+                    skip_until = run.last_tracked_step
                 _write_state(state_file, {"where": state["where"]})
                 answer(started=state["where"])
-            elif "finish" not in message:
-                if message["step"] > last:
-                    tracker.log(message["step"], _finite(message["metrics"]))
-                    if shows and "video" in message and (reason := _show(tracker, message)):
-                        shows = False
-                        answer(no_videos=reason)
-                state["step"] = max(message["step"], state["step"] or 0)
-            else:
+            elif "finish" in message:
                 result = RunResult(**message["finish"])
                 break
-        finishing()
-        tracker.finish(result._replace(scores=_finite(result.scores)))
+            else:
+                step = message["step"]
+                if step > skip_until:
+                    tracker.log(step, _without_none(message["metrics"]))
+                    if shows_videos and "video" in message:
+                        reason = _show_video(tracker, step, message["video"])
+                        if reason:
+                            shows_videos = False
+                            answer(no_videos=reason)
+                state["step"] = max(step, state["step"] or 0)
+        start_timeout()
+        tracker.finish(result._replace(scores=_without_none(result.scores)))
     except BaseException as error:  # a tracker may even raise SystemExit
         end = {"error": _error_text(error)}
     else:
@@ -130,27 +135,28 @@ def serve_tracker(
     answer(**end)
 
 
-def _show(tracker: Any, message: dict[str, Any]) -> str:
-    """Let a tracker show a video. Returns the reason if it fails, else ""."""
+def _show_video(tracker: Any, step: int, path: str) -> str:
+    """Send a video to a tracker. Returns the reason if the tracker fails, else ""."""
     try:
-        tracker.show(message["step"], message["video"])
+        tracker.show(step, path)
     except Exception as error:
         return _error_text(error)
     return ""
 
 
-def last_logged_step(state_file: Path, logged: int | None) -> int | None:
-    """Return the environment steps of the last record that a tracker has of a run.
+def read_last_tracked_step(state_file: Path, last_logged_step: int | None) -> int | None:
+    """Read from its state file the environment steps of the last record that a tracker has.
 
     Args:
-        state_file: File that the tracker's process wrote (see the module).
-        logged: Last step in the run's log, used if the file has no step.
+        state_file: File that the tracker's process wrote (the module's docstring describes it).
+        last_logged_step: Last step in the run's log, used if the tracker's process was killed and
+            the file has no step.
 
     Returns:
         The steps, or None for a run that the tracker doesn't have.
     """
     try:
-        step = json.loads(state_file.read_text(encoding="utf-8")).get("step", logged)
+        step = json.loads(state_file.read_text(encoding="utf-8")).get("step", last_logged_step)
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return int(step) if is_finite(step) else None
@@ -162,8 +168,8 @@ def _write_state(path: Path, state: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
-def _finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return only the finite metrics; others are None in JSON."""
+def _without_none(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Return metrics without those that are None: NaN and infinity, which JSON lacks."""
     return {name: value for name, value in metrics.items() if value is not None}
 
 
@@ -173,7 +179,7 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
-def _end_in(seconds: float) -> None:
+def _exit_after(seconds: float) -> None:
     """Start a timer that ends this process after some seconds, even if it hangs."""
     timer = threading.Timer(seconds, os._exit, (1,))
     timer.daemon = True

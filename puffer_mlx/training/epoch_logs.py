@@ -9,7 +9,7 @@ import psutil
 
 from puffer_mlx.config import Config
 from puffer_mlx.profiling.phases import format_duration
-from puffer_mlx.tracking.scores import SCORE, LastScores
+from puffer_mlx.tracking.scores import MEAN_SCORE, LastScores
 from puffer_mlx.training.collector import Rollout
 
 Logs = dict[str, float]
@@ -74,7 +74,7 @@ class EpochLogs:
         if rollout.scores is not None:
             self.scores.add(rollout.scores)
         mean = self.scores.mean()
-        last_scores = {} if mean is None else {SCORE: mean}
+        last_scores = {} if mean is None else {MEAN_SCORE: mean}
         record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,

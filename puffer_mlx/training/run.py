@@ -28,8 +28,8 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.files import relative
-from puffer_mlx.tracking.json_lines import JsonLines, log_path
-from puffer_mlx.tracking.tracked_run import RunLog, Trackers, last_recorded_step, tracker_names
+from puffer_mlx.tracking.json_lines import LogFile, log_path
+from puffer_mlx.tracking.tracked_run import RunContext, Trackers, last_step_in_log, tracker_names
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
@@ -64,7 +64,7 @@ class Run(contextlib.ExitStack):
     files: contextlib.ExitStack
     folder: Path
     checkpoints: checkpoint.CheckpointManager
-    log: JsonLines
+    log: LogFile
     trackers: Trackers
 
     @classmethod
@@ -146,13 +146,13 @@ class Run(contextlib.ExitStack):
         checkpoint_folder = resumed.folder if resumed else None
         self.checkpoints = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
         run_log = self._run_log(self.folder.name)
-        # Read the step before ``JsonLines`` truncates the log.
-        logged = last_recorded_step(run_log.path) if resumed else None
+        # Read the step before ``LogFile`` removes the records after the checkpoint.
+        last_logged_step = last_step_in_log(run_log.path) if resumed else None
         # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.values.get("log_position", 0) if self.state else None
-        self.log = JsonLines(run_log.path, position)
+        self.log = LogFile(run_log.path, position)
         step = self.trainer.global_step if resumed else None
-        self.trackers = enter(Trackers(run_log, tracker_names(config), step, logged))
+        self.trackers = enter(Trackers(run_log, tracker_names(config), step, last_logged_step))
         enter(contextlib.closing(self.log))
 
     def save(self, score: float | None, resumable: bool = True) -> Path:
@@ -183,11 +183,11 @@ class Run(contextlib.ExitStack):
         run_log = self._run_log(str(time.time_ns() // 1_000_000))
         self.trackers = self.files.enter_context(Trackers(run_log, tracker_names(run_log.config)))
 
-    def _run_log(self, name: str) -> RunLog:
+    def _run_log(self, name: str) -> RunContext:
         """Return the description of the run that its trackers read. ``name`` is the run's name."""
         config = self.trainer.config
         path = self.home / log_path(config, name)
-        return RunLog(config, name, path, self.trainer.placement.overlap)
+        return RunContext(config, name, path, self.trainer.placement.overlap)
 
 
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:

@@ -19,7 +19,7 @@ from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import MEAN_SCORE
 
 SPEC = EnvSpec("squared", 5, np.dtype(np.uint8), ActionSpec((3, 2)), 5)
 STATE = SavedState(
@@ -193,7 +193,7 @@ BEST_OF = {  # [sweep], records before each checkpoint, the best checkpoint and 
     "a training metric": ({"metric": "loss/total", "goal": "minimize"}, LOSSES, 2, 1.0),
     "the last 100 episodes": (
         {},
-        [[of(1) | {SCORE: 5.0}], [of(99) | {SCORE: 4.0}], [of(0) | {SCORE: 6.0}]],
+        [[of(1) | {MEAN_SCORE: 5.0}], [of(99) | {MEAN_SCORE: 4.0}], [of(0) | {MEAN_SCORE: 6.0}]],
         3,
         6.0,
     ),

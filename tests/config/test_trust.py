@@ -22,7 +22,7 @@ from puffer_mlx.export.importing import read_any_policy_file
 from puffer_mlx.policy.policy import configured_policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.files import lock_folder
-from puffer_mlx.tracking.json_lines import JsonLines
+from puffer_mlx.tracking.json_lines import LogFile
 
 SPEC = EnvSpec("squared", 9, np.dtype(np.uint8), ActionSpec((5,)))
 EVIL = 'open("ran", "w").close()\n'
@@ -272,7 +272,7 @@ def test_logs_and_locks_are_not_written_through_links(here):
     Path("mine").write_text("mine\n")
     Path("log.jsonl").symlink_to("mine")
     with pytest.raises(UserError, match=r"log\.jsonl is a link to .*/mine"):
-        JsonLines(Path("log.jsonl"), 0)
+        LogFile(Path("log.jsonl"), 0)
     Path("run").mkdir()
     Path("run/.lock").symlink_to("../mine")
     with lock_folder(Path("run"), "the run"):

@@ -15,7 +15,7 @@ from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.dashboard_layout import draw_curve
 from puffer_mlx.display.run_view import MAX_POINTS, PHASES, RunState
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import MEAN_SCORE
 
 
 def record(epoch: int, score: float | None = None, n: float = 1.0, **more: float):
@@ -117,7 +117,13 @@ def test_small_phases_become_misc_where_there_is_no_room():
     [
         ({"env/score": 2.5, "env/n": 1}, ["training score 2.500 (1 episode)", "length 7.000"]),
         (  # return and length are of fewer episodes
-            {"env/score": 9, "env/episode_return": 9, SCORE: 2.5, "eval/score": 7.25, "env/n": 1},
+            {
+                "env/score": 9,
+                "env/episode_return": 9,
+                MEAN_SCORE: 2.5,
+                "eval/score": 7.25,
+                "env/n": 1,
+            },
             ["training score 2.500 (last 100)", "evaluation score 7.250 (1 episode)"],
         ),
         (
@@ -237,7 +243,7 @@ NUMBERS = {
         ("score -123456.789", "steps 999.9B of 1.0T (100 %)", "SPS 99.9M"),
     ),
     "python": (
-        {"env/score": 9.0, SCORE: 4.5},
+        {"env/score": 9.0, MEAN_SCORE: 4.5},
         10**6,
         ("training score 4.500 (last 100)", "SPS 400"),
     ),

@@ -76,9 +76,9 @@ def capture(quick: bool) -> str:
         taken = MetalCapture(Path(folder) / "check.gputrace")
         try:
             for _ in range(WARMUP_EPOCHS + 1):
-                taken.begin(run.epoch)
+                taken.begin_epoch(run.epoch)
                 run.step()
-                taken.end()
+                taken.end_epoch()
         finally:
             taken.close()
         require(taken.path.exists(), "no capture was written")

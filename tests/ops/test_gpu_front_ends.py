@@ -166,7 +166,7 @@ def plans(kernel: text.KernelSource, language: str, low: bool) -> list[dict[str,
             for c, pool in sizes.items()
         ]
     if kernel.name == "mingru_minibatch_wide":
-        block, room = launch.POOL_THREADS["cuda"], launch.SHARED_POOLS["sm_90"]
+        block, room = launch.POOL_THREADS["cuda"], launch.CUDA_POOL_BYTES["sm_90"]
         wide = []
         for n, (T, D, H, L, A) in enumerate(((16, 40, 128, 2, 3), (64, 126, 192, 1, 40))):
             given = T, 64, D, H, L, A, n + 1, n > 0, True, block, room
@@ -184,7 +184,7 @@ def plans(kernel: text.KernelSource, language: str, low: bool) -> list[dict[str,
     if kernel.name != "mingru_minibatch":
         return [{}]
     found: dict[tuple, dict[str, Any]] = {}
-    room = launch.SHARED_POOLS["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
+    room = launch.CUDA_POOL_BYTES["sm_90"] if backend == "cuda" else launch.SHARED_BYTES
     for which in MINIBATCHES:
         n = len(found)
         live = (n + n // 2) % 2 == 1  # in all ways together with the others

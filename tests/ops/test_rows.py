@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_run import emulated_gpu
-from kernel_oracles import close
+from kernel_oracles import assert_close
 from oracles import f64
 
 from puffer_mlx import ops
@@ -34,7 +34,7 @@ def test_discount_equals_numpy_for_any_number_of_threads(extension, shape):
     for threads in (1, 2, 5):
         extension.set_threads(threads)
         results.append(np.array(extension.discount(*map(mx.array, rows))))
-    close(results[:1], [discount_oracle(*rows)])
+    assert_close(results[:1], [discount_oracle(*rows)])
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
 

@@ -36,7 +36,7 @@ def write_record(folder: Path, name: str, trainer: str = PUFFER_MLX, **seeds: An
         for seed, (score, spent) in seeds.items()
     }
     record = {"task": name, "trainer": trainer, "metric": "env/score", "seeds": made}
-    (folder / f"{tasks.stem(name, trainer)}.json").write_text(json.dumps(record))
+    (folder / f"{tasks.record_stem(name, trainer)}.json").write_text(json.dumps(record))
 
 
 # ---- tasks ---------------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def test_record_with_other_settings_is_replaced_only_on_request(tmp_path, fakes)
 def test_nightly_expects_the_records_score_less_a_margin():
     curves = ([[100, 10.0], [200, 50.0], [300, 80.0]], [[100, 20.0], [200, 60.0], [300, 75.0]])
     record = {"seeds": {str(i): {"curve": curve} for i, curve in enumerate(curves, 1)}}
-    assert nightly.least(record, 200, 0.2) == 50 - 0.2 * (50 - 15)
-    assert nightly.least(record, 250, 0.0) == 65
-    assert nightly.least(record, 1000, 0.5) == 75 - 0.5 * (75 - 15)
+    assert nightly.required_score(record, 200, 0.2) == 50 - 0.2 * (50 - 15)
+    assert nightly.required_score(record, 250, 0.0) == 65
+    assert nightly.required_score(record, 1000, 0.5) == 75 - 0.5 * (75 - 15)
 
 
 def test_nightly_score_is_weighted_by_episodes():
@@ -173,11 +173,11 @@ def test_nightly_score_is_weighted_by_episodes():
         for i in (1, 2, 3)
     ]
     records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})  # the evaluation
-    assert nightly.reached(records, "env/perf", 0) == (300, -3)
-    assert nightly.reached(records, "env/perf", 150) == (300, (4 + 9) / 5)
+    assert nightly.final_score(records, "env/perf", 0) == (300, -3)
+    assert nightly.final_score(records, "env/perf", 150) == (300, (4 + 9) / 5)
     assert runs.section_scores(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
     with pytest.raises(UserError, match="no episode ended"):
-        nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
+        nightly.final_score([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ def test_early_stop_saves_a_third_of_the_cost_and_not_the_best_run(benchmarks):
     methods, early_stop = benchmarks
     surface = methods.surfaces()["curves"]
     plain, ended = (
-        early_stop.sweep("Random", surface, 3, 15_000, each)
-        for each in early_stop.QUANTILES.values()
+        early_stop.sweep("Random", surface, 3, 15_000, quantile)
+        for quantile in early_stop.QUANTILES.values()
     )
     runs = plain.runs  # the cost of as many runs
     assert ended.runs > runs and ended.curve[runs - 1][0] < 0.7 * plain.curve[-1][0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from puffer_mlx.tracking.json_lines import JsonLines
+from puffer_mlx.tracking.json_lines import LogFile
 
 RECORDS = [{"epoch": 1, "env/score": 0.5}, {"epoch": 2, "env/score": 1.5}, {"epoch": 3}]
 LINES = [json.dumps(record) + "\n" for record in RECORDS]
@@ -27,7 +27,7 @@ def strict(text):
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):
-    log = JsonLines(tmp_path / "logs" / "1.jsonl")
+    log = LogFile(tmp_path / "logs" / "1.jsonl")
     log.write({"a": math.nan, "b": math.inf, "c": -math.inf, "loss/total": 2.5})
     log.close()
     (record,) = strict(log.path.read_text())
@@ -48,21 +48,21 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
 def test_a_resumed_log_keeps_the_complete_records_before_its_position(tmp_path, text, position):
     path = tmp_path / "1.jsonl"
     path.write_text(text)
-    log = JsonLines(path, position)
+    log = LogFile(path, position)
     log.write({"epoch": 9})
     log.close()
     complete = text[: text.rfind("\n") + 1]
     kept = text[: text.rfind("\n", 0, position) + 1]
     assert path.read_text() == kept + '{"epoch": 9}\n'
     if complete != text:
-        assert log.note == f"the last record of {path} was torn; it was removed"
+        assert log.note == f"the last record of {path} was incomplete and was removed"
     else:
-        assert ("it lacks records" in log.note) == (len(kept) < position)
+        assert ("lacks records" in log.note) == (len(kept) < position)
 
 
 @pytest.mark.parametrize("removed", ["logs", "logs/1.jsonl"])
 def test_a_log_removed_during_the_run_is_created_again(tmp_path, capsys, removed):
-    log = JsonLines(tmp_path / "logs" / "1.jsonl")
+    log = LogFile(tmp_path / "logs" / "1.jsonl")
     path = tmp_path / removed
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     for epoch in 4, 5:
@@ -77,7 +77,7 @@ def test_a_log_removed_during_the_run_is_created_again(tmp_path, capsys, removed
 def test_a_heartbeat_sets_the_files_time_and_changes_nothing_else(tmp_path):
     path = tmp_path / "1.jsonl"
     path.write_text(TEXT)
-    log = JsonLines(path, len(TEXT))
+    log = LogFile(path, len(TEXT))
     os.utime(path, (1, 1))
     log.touch()
     log.close()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx import config as c
-from puffer_mlx.tracking.scores import SCORE, LastScores
+from puffer_mlx.tracking.scores import MEAN_SCORE, LastScores
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.episodes import Episodes
 
@@ -89,9 +89,9 @@ def test_epochs_report_the_mean_score_and_evaluations_do_not():
             scores += [logs["env/score"]] * ended if ended else []  # the same mean of all so far
             assert len(scores) < 100
             expected = pytest.approx(statistics.fmean(scores)) if scores else None
-            assert logs.get(SCORE) == expected
+            assert logs.get(MEAN_SCORE) == expected
         assert len(scores) > 10
-        assert all(SCORE not in record for record in trainer.evaluate())
+        assert all(MEAN_SCORE not in record for record in trainer.evaluate())
 
 
 def test_resume_restores_the_last_scores(tmp_path):
@@ -106,7 +106,7 @@ def test_resume_restores_the_last_scores(tmp_path):
     with opened as environments:
         again = Trainer(config, environments)
         again.restore(checkpoint.load(folder).weights, checkpoint.load_state(folder))
-        assert again.epoch_logs.scores.mean() == logs[SCORE]
+        assert again.epoch_logs.scores.mean() == logs[MEAN_SCORE]
         before = again.epoch_logs.scores.state()
         again.step()
         after = again.epoch_logs.scores.state()

@@ -17,13 +17,13 @@ from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking import tracked_run
 from puffer_mlx.tracking.tracked_run import (
-    RunLog,
+    RunContext,
     Trackers,
     check_trackers_installed,
-    last_recorded_step,
+    last_step_in_log,
     tracker_names,
 )
-from puffer_mlx.tracking.tracker_process import last_logged_step
+from puffer_mlx.tracking.tracker_process import read_last_tracked_step
 
 FAULTY = str(Path(__file__).parent / "faulty")
 PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
@@ -35,8 +35,8 @@ def kinds(lines) -> list[str]:
     return [next(iter(line)) for line in lines]
 
 
-def run(*words: str) -> RunLog:
-    return RunLog(c.load("squared", words), "7", Path("logs/squared/7.jsonl"), overlap=False)
+def run(*words: str) -> RunContext:
+    return RunContext(c.load("squared", words), "7", Path("logs/squared/7.jsonl"), overlap=False)
 
 
 def record(epoch: int, **more: float) -> dict[str, float]:
@@ -56,7 +56,7 @@ def test_a_tracker_gets_the_run_its_epochs_and_its_result(tracked_records, capsy
     with Trackers(run("--train.gamma", "0.5", *words), ["planted"]) as trackers:
         for epoch in 1, 2, 3:
             trackers.log(record(epoch, **{"loss/kl": float("nan"), "env/n": 2.0}))
-        trackers.evaluated({"agent_steps": 999, "env/score": 0.75})
+        trackers.set_evaluation_scores({"agent_steps": 999, "env/score": 0.75})
         trackers.done, trackers.weights = True, Path("w.safetensors")
     begun, *epochs, end = tracked_records()
     start, config = begun["start"], begun["start"]["config"]
@@ -66,7 +66,7 @@ def test_a_tracker_gets_the_run_its_epochs_and_its_result(tracked_records, capsy
     assert config["train"]["overlap"] is False  # not auto
     assert {"puffer_mlx", "MLX", "device", "cores", "host"} <= start["machine"].keys()
     assert start["command"] == shlex.join(sys.argv)
-    assert (start["step"], start["last_logged"]) == (None, None)
+    assert (start["resumed_step"], start["last_tracked_step"]) == (None, None)
     finite = [record(epoch, **{"env/n": 2.0}) for epoch in (1, 2, 3)]
     assert epochs == [{"step": each["agent_steps"], "metrics": each} for each in finite]
     scores = {"final/score": 0.75}
@@ -116,11 +116,11 @@ def test_a_killed_trainers_tracker_ends_with_status_killed(tracked_records):
 
 def test_a_resumed_run_names_the_last_step_that_the_tracker_has(tracked_records):
     def again(*epochs: int, step: int | None = 64):
-        with Trackers(run(), ["planted"], step=step, logged=500) as trackers:
+        with Trackers(run(), ["planted"], resumed_step=step, last_logged_step=500) as trackers:
             for epoch in epochs:
                 trackers.log(record(epoch))
         start = next(line["start"] for line in tracked_records()[::-1] if "start" in line)
-        return start["step"], start["last_logged"]
+        return start["resumed_step"], start["last_tracked_step"]
 
     assert again(1, 2, step=None) == (None, None)
     assert again(1) == (64, 128)  # from its note, not from the log
@@ -153,10 +153,10 @@ FEW = settings(
 @example(len(EPOCHS[0]) + 1, "[" * 10**5)
 def test_last_step_is_the_last_complete_epochs_of_a_cut_or_damaged_log(tmp_path, size, damage):
     log = tmp_path / "log.jsonl"
-    assert last_recorded_step(tmp_path / "no.jsonl") is None
+    assert last_step_in_log(tmp_path / "no.jsonl") is None
     log.write_text(f"{LOG[:size]}\n{damage}", encoding="utf-8")
     complete = sum(LOG[:size].count(line) for line in EPOCHS)
-    assert last_recorded_step(log) == (64 * complete or None)
+    assert last_step_in_log(log) == (64 * complete or None)
 
 
 @FEW
@@ -167,7 +167,7 @@ def test_last_step_is_the_last_complete_epochs_of_a_cut_or_damaged_log(tmp_path,
 @example("[" * 10**5)
 def test_a_damaged_note_means_that_the_tracker_has_no_step(tmp_path, text):
     (tmp_path / "kept.json").write_text(text, encoding="utf-8")
-    assert last_logged_step(tmp_path / "kept.json", 64) is None
+    assert read_last_tracked_step(tmp_path / "kept.json", 64) is None
 
 
 # ---- faults --------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from test_tracked_run import FAULTY, record
 from puffer_mlx import config as c
 from puffer_mlx.config.components import trackers as names
 from puffer_mlx.evaluation.frames import Frame, gif_bytes
-from puffer_mlx.tracking.tracked_run import RunLog, Trackers
+from puffer_mlx.tracking.tracked_run import RunContext, Trackers
 from puffer_mlx.tracking.trackers import find_tracker
 
 READ_BACK = Path(__file__).with_name("read_back.py")
@@ -49,8 +49,8 @@ def alone(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run() -> RunLog:
-    return RunLog(c.load("squared", WORDS), "7", Path("logs/squared/7.jsonl"), overlap=False)
+def run() -> RunContext:
+    return RunContext(c.load("squared", WORDS), "7", Path("logs/squared/7.jsonl"), overlap=False)
 
 
 def tracked(name: str) -> None:
@@ -93,7 +93,7 @@ def test_a_tracker_stores_each_epoch_once_and_the_videos_and_the_result(alone, c
         trackers.log(epoch(5))
         trackers.log(epoch(6))
         trackers.done, trackers.weights = True, Path("weights.safetensors")
-        trackers.evaluated({"agent_steps": 64 * 99, "env/score": 0.75, "env/n": 3.0})
+        trackers.set_evaluation_scores({"agent_steps": 64 * 99, "env/score": 0.75, "env/n": 3.0})
     printed = capsys.readouterr().out
     assert "dropped" not in printed and printed.count(f"track  {name}: ") == 2
     back = read_back(name)

@@ -13,7 +13,7 @@ from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.system.version import version_text
 
 
-def describe_machine(quick: bool) -> str:
+def show_machine(quick: bool) -> str:
     """Return one line about this machine and its versions, for a report. Always passes."""
     lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
     memory = psutil.virtual_memory().total / 2**30
@@ -23,7 +23,7 @@ def describe_machine(quick: bool) -> str:
 
 
 ITEMS = (
-    Item("machine", describe_machine, "machine and versions"),
+    Item("machine", show_machine, "machine and versions"),
     *(
         Item(
             f"kernels-{device}-{precision}",

@@ -9,6 +9,7 @@ namespace puffer {
 // Numbered as in `ACTIVATION_CODES` in ops/linear.
 enum class Activation { kNone, kGelu, kTanh, kRelu };
 
+// Apply an activation to each number.
 inline Lanes activate(Activation activation, Lanes x) {
   switch (activation) {
     case Activation::kGelu: return gelu(x);
@@ -20,14 +21,15 @@ inline Lanes activate(Activation activation, Lanes x) {
 }
 
 // Derivative of the activation at x, where its value is y.
-inline Lanes slope(Activation kind, Lanes x, Lanes y) {
-  switch (kind) {
+inline Lanes slope(Activation activation, Lanes x, Lanes y) {
+  const Lanes zeros = {}, ones = Lanes{} + 1.0f;
+  switch (activation) {
     case Activation::kGelu: return gelu_slope(x);
     case Activation::kTanh: return 1.0f - y * y;
-    case Activation::kRelu: return x > Lanes{} ? Lanes{} + 1.0f : Lanes{};
+    case Activation::kRelu: return x > zeros ? ones : zeros;
     case Activation::kNone: break;
   }
-  return Lanes{} + 1.0f;
+  return ones;
 }
 
 }  // namespace puffer

@@ -1,11 +1,14 @@
 """Launch GPU kernels for Metal or CUDA. They are compiled from source at first use.
 
-Activations, weights and gradients can be float32, bfloat16 or float16. All have the type of the
-first such argument, which the source calls ``Low``. Arrays declared ``float`` are always float32;
-row indices are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
+Activations, weights and gradients, declared ``Low`` in a kernel's source, share one type: float32,
+bfloat16 or float16, as the first such input has. Arrays declared ``float`` are always float32; row
+indices are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
 
-Values that change between launches, or don't help the compiler, are inputs (``constant_array``)
-rather than template constants, so a new size needs no new kernel.
+A template constant needs a new compilation for each value. So it is used only where it makes the
+kernel faster; other sizes are passed as input arrays (``constant_array``).
+
+A kernel declares its shared memory in one of two ways: ``SHARED`` arrays, or one SHARED_POOL whose
+size is given at launch and may be all shared memory of a GPU core.
 
 Timings on an H200 against plain MLX: ``benchmarks/RESULTS.md``. Kernels weren't run on Metal; tests
 compile the sources as C++ and run them (``tests/ops``).
@@ -29,18 +32,16 @@ from puffer_mlx.system.backend import gpu_backend, kernel_substitute
 # Maximum threads of a block (CUDA) or threadgroup (Metal). Metal allows 1024, but fewer if a kernel
 # uses many registers (896 on an M2 Ultra), which is known only after compilation.
 THREADS = 256
-SHARED_BYTES = 32768  # shared memory per block, Metal's limit
-SHARED_ON_CUDA = 49152  # bytes of declared shared memory per block, CUDA's limit
+SHARED_BYTES = 32768  # of shared memory per block: Metal's limit, kept on CUDA too
+CUDA_SHARED_BYTES = 49152  # of SHARED arrays per block, CUDA's limit
 MAX_ARRAYS = 31  # arrays per kernel, Metal's limit
 MAX_LAUNCH_THREADS = 2**31 - 1  # MLX's limit
-SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # bytes, by architecture
+CUDA_POOL_BYTES = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # of a SHARED_POOL, maximum
 POOL_THREADS = {"metal": THREADS, "cuda": 512}  # threads of a block with a SHARED_POOL
-MIN_ARRAY_SIZE = 8  # numbers; Metal puts smaller arrays into read-only memory
-DTYPES_BY_KEYWORD = {
-    "float": mx.float32,
-    "int": mx.int32,
-    "uint8_t": mx.uint8,
-}  # of array types except Low
+# Numbers. Metal puts smaller arrays into read-only memory, for which MLX compiles another kernel.
+MIN_ARRAY_SIZE = 8
+# Types by their names in kernels' declarations. ``Low`` differs between launches.
+DTYPES_BY_KEYWORD = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}
 Shape = tuple[int, ...]
 Input = mx.array | Mapping[str, Any]  # input of a kernel: an array, or its values by name
 
@@ -53,13 +54,12 @@ def kernel_backend() -> str:
 def shared_pool_limits() -> tuple[int, int]:
     """Return the threads per block of kernels with a SHARED_POOL, and the pool's maximum bytes.
 
-    A SHARED_POOL is all shared memory of a GPU core. On CUDA without a GPU the limits are an
-    H200's. For unknown GPUs the maximum is 0 bytes.
+    On CUDA without a GPU the limits are an H200's. For unknown GPUs the maximum is 0 bytes.
     """
-    kind = kernel_backend()
-    if kind == "metal":
-        return POOL_THREADS[kind], SHARED_BYTES
-    return POOL_THREADS[kind], SHARED_POOLS.get(cuda_architecture().rstrip("a"), 0)
+    backend = kernel_backend()
+    if backend == "metal":
+        return POOL_THREADS[backend], SHARED_BYTES
+    return POOL_THREADS[backend], CUDA_POOL_BYTES.get(cuda_architecture().rstrip("a"), 0)
 
 
 @functools.cache
@@ -77,28 +77,35 @@ def cluster_blocks() -> int:
     """
     if kernel_backend() == "metal":
         return 1
-    new = int(cuda_architecture().removeprefix("sm_").rstrip("abf")) >= 90
-    return 8 if new and (nvrtc.load_nvrtc() is not None or not mx.cuda.is_available()) else 1
+    has_clusters = int(cuda_architecture().removeprefix("sm_").rstrip("abf")) >= 90
+    can_compile = nvrtc.load_nvrtc() is not None or not mx.cuda.is_available()
+    return 8 if has_clusters and can_compile else 1
 
 
 def exact_products() -> int:
-    """Return 1 if matrix products must have float32 precision (``MLX_ENABLE_TF32=0``), else 0."""
+    """Return 1 if matrix products must have float32 precision (``MLX_ENABLE_TF32=0``), else 0.
+
+    The number is a template constant.
+    """
     return int(os.environ.get("MLX_ENABLE_TF32") == "0")
 
 
 def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
-    """Choose how many tiles of 8 columns 32 threads multiply at a time in a matrix product.
+    """Choose the number of tiles that a group of threads multiplies at a time in a matrix product.
 
-    The result is the largest number that gives all threads work (``matrix.metal.h``).
+    A group has 32 threads; a tile has 16 rows and 8 columns of the product (``matrix.metal.h``).
+    The result is the largest number, up to 6, with which all groups have work.
 
     Args:
         width: columns of the product.
         rows: rows of the product.
         threads: threads of the block.
     """
-    tiles, groups = width // 8, threads // 32
-    fits = [c for c in range(1, 7) if tiles % c == 0]
-    return max([c for c in fits if rows // 16 * (tiles // c) >= groups], default=1)
+    tiles_per_row = width // 8
+    groups = threads // 32
+    divisors = [count for count in range(1, 7) if tiles_per_row % count == 0]
+    busy = [count for count in divisors if rows // 16 * (tiles_per_row // count) >= groups]
+    return max(busy, default=1)
 
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
@@ -149,14 +156,12 @@ def ones(shape: Shape) -> mx.array:
 def _kernel(
     path: Path | text.ComposedKernel, name: str | text.EnvRules, backend: str
 ) -> text.KernelSource:
+    """Return the source of the kernel that ``launch`` runs for a path and a name."""
     if isinstance(name, text.EnvRules):
         assert isinstance(path, Path)
-        alone = path == text.ENVIRONMENTS_FILE
-        return (
-            text.environment_kernel(name, backend)
-            if alone
-            else text.rollout_kernel(path, name, backend)
-        )
+        if path == text.ENVIRONMENTS_FILE:
+            return text.environment_kernel(name, backend)
+        return text.rollout_kernel(path, name, backend)
     return text.read_kernels(path, backend)[name]
 
 
@@ -164,10 +169,16 @@ def _kernel(
 def compiled_kernel(
     path: Path | text.ComposedKernel, name: str | text.EnvRules, backend: str, shared: int = 0
 ):
-    """Return the function that compiles and launches a kernel. Arguments are those of ``launch``.
+    """Return the function that compiles and launches a kernel, cached by these arguments.
 
     On CUDA NVRTC compiles the kernel without MLX's headers (``nvrtc.py``). Otherwise MLX compiles
     it. MLX caches CUDA kernels on disk by name, so the name includes a hash of the source.
+
+    Args:
+        path: as in ``launch``.
+        name: as in ``launch``.
+        backend: ``metal`` or ``cuda``.
+        shared: bytes of each block's SHARED_POOL; unused on Metal.
     """
     kernel = _kernel(path, name, backend)
     library = nvrtc.load_nvrtc() if backend == "cuda" else None
@@ -192,7 +203,7 @@ def launch(
     threads: int,
     block: int = THREADS,
     shared: int = 0,
-    **sizes: Any,
+    **template: Any,
 ) -> list[mx.array]:
     """Run a GPU kernel. Inputs are cast to the types in the kernel's declaration.
 
@@ -207,13 +218,14 @@ def launch(
         threads: total number of threads.
         block: number of threads per block.
         shared: bytes of each block's SHARED_POOL; unused on Metal.
-        **sizes: template constants and types by name, with ``Low`` if no input has that type.
+        **template: template constants and types by name. ``Low`` is needed only if no input has
+            that type.
 
     Returns:
         The outputs in the order of the declaration.
     """
-    kind = kernel_backend()
-    kernel = _kernel(path, name, kind)
+    backend = kernel_backend()
+    kernel = _kernel(path, name, backend)
     if isinstance(inputs, Mapping):
         arrays: dict[str, Any] = {key: inputs[key] for key in kernel.inputs}
     else:
@@ -223,16 +235,17 @@ def launch(
             arrays[key] = _parameter_array([values[name] for name in names])
     if not isinstance(outputs, Mapping):
         outputs = dict(zip(kernel.outputs, outputs, strict=True))
-    if kind == "metal":
+    if backend == "metal":
         check_metal_limits(kernel.name, len(arrays) + len(outputs), threads, block)
     low = next((a.dtype for key, a in arrays.items() if kernel.inputs[key] == "Low"), mx.float32)
-    template = {"Low": low, **sizes}
-    dtypes = {**DTYPES_BY_KEYWORD, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
-    substitute = kernel_substitute()
+    template = {"Low": low, **template}
+    template_dtypes = {key: v for key, v in template.items() if isinstance(v, mx.Dtype)}
+    dtypes = DTYPES_BY_KEYWORD | template_dtypes
+    substitute = kernel_substitute()  # tests run kernels as C++ on the CPU
     if substitute:
         call = functools.partial(substitute, kernel.name)
     else:
-        call = compiled_kernel(path, name, kind, shared)
+        call = compiled_kernel(path, name, backend, shared)
     return call(
         inputs=[arrays[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],

@@ -145,7 +145,7 @@ def rollout_kernel(layers: Path, rules: EnvRules, backend: str) -> KernelSource:
 
 @functools.cache
 def environment_kernel(rules: EnvRules, backend: str) -> KernelSource:
-    """Return the kernel that steps environments only (``acting/environments.kernel.h``)."""
+    """Return the kernel that steps all environments once; the policy acts in other kernels."""
     text = _expand(ENVIRONMENTS_FILE, set(), {"rules": in_namespace(rules)})
     (kernel,) = _kernels(text, backend)
     return kernel._replace(name=f"step_{rules.header.stem}", exact=True)

@@ -44,7 +44,8 @@ inline void over_products(int n, const std::function<void(int, int)>& prepare,
   });
 }
 
-// Return y = f(x W^T + b). The activation f is applied while rows are in cache. With `columns` there must be no activation.
+// Return y = f(x W^T + b), (n, M), with the activation f applied while rows are in cache; with `columns`, y^T = W x^T + b, (M, n), for
+// which there must be no activation.
 inline Array linear(const Array& x, const Array& weight, bool columns, const std::optional<Array>& bias, int activation) {
   expect_linear(x, weight, "linear: x (n, K) and weight (M, K) don't agree");
   expect(x.shape(1) == weight.shape(1), "linear: x (n, K) and weight (M, K) don't agree");

@@ -1,5 +1,5 @@
-// RMSNorm of a sum: y = w (x + r) / rms with rms = sqrt(mean((x + r)^2) + epsilon) for each row. The forward and the backward pass
-// each read memory once.
+// RMSNorm of a sum: y = w (x + r) / rms with rms = sqrt(mean((x + r)^2) + epsilon) for each row, where r is the residual. The forward
+// and the backward pass each read memory once.
 
 #pragma once
 
@@ -18,22 +18,22 @@ inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& 
   int n = x.shape(0), H = x.shape(1);
   expect_shapes("add_rms_norm", {{x, {n, H}}, {r, {n, H}}, {w, {H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
-    auto a = floats(in, 0), b = floats(in, 1), weight = floats(in, 2);
+    auto x_rows = floats(in, 0), r_rows = floats(in, 1), weight = floats(in, 2);
     auto y = floats(to, 0), inverse = floats(to, 1);
     over_rows(n, 1, [=](int begin, int end) {
       for (int i = begin; i < end; ++i) {
-        auto ai = a + int64_t(i) * H, bi = b + int64_t(i) * H;
+        auto x_row = x_rows + int64_t(i) * H, r_row = r_rows + int64_t(i) * H;
         Lanes squares = {};
         for (int h = 0; h < H; h += kLanes) {
           Channels at(h, H);
-          Lanes sum = at.load(ai) + at.load(bi);
+          Lanes sum = at.load(x_row) + at.load(r_row);
           squares += sum * sum;
         }
         float scale = inverse_rms(sum_of_lanes(squares), H, epsilon);
         inverse[i] = scale;
         for (int h = 0; h < H; h += kLanes) {
           Channels at(h, H);
-          at.store(y + int64_t(i) * H, (at.load(ai) + at.load(bi)) * scale * at.load(weight));
+          at.store(y + int64_t(i) * H, (at.load(x_row) + at.load(r_row)) * scale * at.load(weight));
         }
       }
     });
@@ -48,22 +48,24 @@ inline Arrays add_rms_norm_backward(const Array& x, const Array& r, const Array&
   int n = x.shape(0), H = x.shape(1);
   expect_shapes("add_rms_norm", {{x, {n, H}}, {r, {n, H}}, {w, {H}}, {inverse, {n}}, {dy, {n, H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
-    auto a = floats(in, 0), b = floats(in, 1), weight = floats(in, 2), inverses = floats(in, 3), d = floats(in, 4);
+    auto x_rows = floats(in, 0), r_rows = floats(in, 1), weight = floats(in, 2);
+    auto inverses = floats(in, 3), dy_rows = floats(in, 4);
     auto dx = floats(to, 0);
     sum_over_rows(n, H, floats(to, 1), [=](int begin, int count, float* dw) {
       for (int64_t i = begin; i < begin + count; ++i) {
-        auto ai = a + i * H, bi = b + i * H, di = d + i * H;
+        auto x_row = x_rows + i * H, r_row = r_rows + i * H, dy_row = dy_rows + i * H;
         Lanes products = {};
         for (int h = 0; h < H; h += kLanes) {
           Channels at(h, H);
-          products += at.load(di) * at.load(weight) * (at.load(ai) + at.load(bi));
+          products += at.load(dy_row) * at.load(weight) * (at.load(x_row) + at.load(r_row));
         }
-        float scale = inverses[i], pull = sum_of_lanes(products) * scale * scale / H;
+        // The rms depends on all inputs of its row: this factor of the normalized row is its part of dx.
+        float scale = inverses[i], rms_factor = sum_of_lanes(products) * scale * scale / H;
         for (int h = 0; h < H; h += kLanes) {
           Channels at(h, H);
-          Lanes normal = (at.load(ai) + at.load(bi)) * scale, slope = at.load(di);
-          at.store(dx + i * H, scale * slope * at.load(weight) - normal * pull);
-          at.store(dw, at.load(dw) + slope * normal);
+          Lanes normalized = (at.load(x_row) + at.load(r_row)) * scale, gradient = at.load(dy_row);
+          at.store(dx + i * H, scale * gradient * at.load(weight) - normalized * rms_factor);
+          at.store(dw, at.load(dw) + gradient * normalized);
         }
       }
     });

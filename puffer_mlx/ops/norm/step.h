@@ -1,4 +1,4 @@
-// RMSNorm of a residual sum, as a layer of the C++ actor.
+// RMSNorm of a residual sum, as a stage of the C++ actor (`add_rms_norm` in training: norm.h).
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace puffer {
 
-// Layer y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), where i is the network's input.
+// Stage y = weight (x + residual) / sqrt(mean((x + residual)^2) + epsilon), where residual is the network's input.
 class ResidualNorm : public Stage {
  public:
   ResidualNorm(const float* weight, int H, float epsilon) : H_(H), epsilon_(epsilon), weight_(pad(weight, 1, H)) {}

@@ -1,8 +1,9 @@
-"""Code shared by recurrent networks: plain steps, the recurrent weight's gradient, kernel launches.
+"""Code shared by recurrent networks: steps in MLX, the recurrent weight's gradient, GPU kernels.
 
 A recurrent weight multiplies the state at every step. ``walk.metal.h`` documents the kernels.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, constant_array
+from puffer_mlx.ops.gpu.launch import MIN_ARRAY_SIZE, SHARED_BYTES, Shape, constant_array
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
@@ -18,13 +19,13 @@ from puffer_mlx.system.plain_functions import record
 
 WEIGHT_GRADIENT = Implementation(
     ("ops.recurrence",),
-    "the extension's gradient by a recurrent weight",
+    "the extension's gradient with respect to a recurrent weight",
     cpu="recurrent_weight_gradient",
     gemm=True,
 )
 MIN_BLOCKS = 128  # number that keeps a large GPU's cores busy
-ROWS_PER_BLOCK = {"metal": (4, 2), "cuda": (8, 4, 2)}  # allowed values besides 1
-WEIGHTS_READ_AHEAD = {"metal": 4, "cuda": 8}  # inputs whose weights a thread loads in advance
+ROWS_PER_BLOCK = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block, if not 1
+WEIGHTS_READ_AHEAD = {"metal": 4, "cuda": 8}  # inputs whose weights a thread loads before use
 
 
 def default_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...]) -> mx.array | None:
@@ -74,7 +75,8 @@ def recurrent_weight_gradient(
 def split_steps(x: mx.array) -> list[mx.array]:
     """Split an array (T, ...) into its T steps.
 
-    Splitting is used because the gradient of ``x[t]`` would fill an array (T, ...) for each t.
+    Splitting is used because the gradient of ``x[t]`` would fill an array (T, ...) for each t. It
+    is done recursively into at most ten arrays at a time.
     """
     T = x.shape[0]
     if T == 1:
@@ -86,7 +88,7 @@ def split_steps(x: mx.array) -> list[mx.array]:
 
 
 def split_factors(not_done: mx.array | None, T: int) -> list[mx.array | None]:
-    """Return the state's factors at each of T steps, (S, 1) each: slices of ``not_done`` (T, S).
+    """Split ``not_done`` (T, S) into T arrays (S, 1): the factors of the state before each step.
 
     If ``not_done`` is None, all T items are None. Slices are fast here because ``not_done`` has no
     gradient. With ``split_steps``, MLX 0.32.4 can't compile two layers that share the steps
@@ -104,8 +106,7 @@ def kernel_state_inputs(
     """Return a recurrent kernel's inputs for initial states and ``not_done``, either may be None.
 
     Missing states count as zeros and a missing ``not_done`` as ones: the kernel reads the first
-    number of a small array with stride 0. The array has eight numbers because Metal keeps smaller
-    arrays in other memory, for which MLX would compile another kernel.
+    number of an array of ``MIN_ARRAY_SIZE`` numbers with stride 0.
 
     Args:
         first: initial states (S, H), or None.
@@ -115,7 +116,8 @@ def kernel_state_inputs(
         The input arrays, ``not_done`` last; and the strides (1 or 0) of the initial states and of
         ``not_done``, by parameter name.
     """
-    zeros, ones = constant_array(*[0.0] * 8), constant_array(*[1.0] * 8)
+    zeros = constant_array(*[0.0] * MIN_ARRAY_SIZE)
+    ones = constant_array(*[1.0] * MIN_ARRAY_SIZE)
     states = [zeros if array is None else array for array in first]
     strides = {"first_step": int(all(array is not None for array in first))}
     strides["not_done_step"] = int(not_done is not None)
@@ -137,21 +139,16 @@ def rows_per_block(S: int, H: int, gates: int) -> int:
         UserError: shared memory is too small for one segment.
     """
     chunk = 4 * WEIGHTS_READ_AHEAD[launch.kernel_backend()]
-    max_rows = SHARED_BYTES // (4 * -(-gates * H // chunk) * chunk)
+    padded_size = math.ceil(gates * H / chunk) * chunk  # numbers of one segment
+    max_rows = SHARED_BYTES // (4 * padded_size)
     if max_rows < 1:
         max_width = SHARED_BYTES // (4 * chunk) * chunk // gates
         raise UserError(
             f"a recurrent layer {H} wide is too large for the GPU's kernel",
             f"policy.hidden_size {max_width} at most, or run on the CPU",
         )
-    return next(
-        (
-            r
-            for r in ROWS_PER_BLOCK[launch.kernel_backend()]
-            if r <= max_rows and r * MIN_BLOCKS <= S
-        ),
-        1,
-    )
+    max_rows = min(max_rows, S // MIN_BLOCKS)
+    return next((r for r in ROWS_PER_BLOCK[launch.kernel_backend()] if r <= max_rows), 1)
 
 
 def launch_recurrence(
@@ -166,7 +163,9 @@ def launch_recurrence(
 ) -> list[mx.array]:
     """Run a forward or backward kernel of a recurrent layer. Returns its outputs.
 
-    The kernel's inputs are ``leading``, ``first``, ``not_done``, ``trailing`` and its sizes.
+    The kernel's inputs are ``leading``, ``first``, ``not_done``, ``trailing`` and its sizes. At
+    each step a forward kernel multiplies the weight by the state (H numbers); a backward kernel, by
+    the gradient with respect to the gates (``gates`` H numbers).
 
     Args:
         path: file of the kernel's source.
@@ -174,21 +173,22 @@ def launch_recurrence(
         leading: inputs that precede the initial states.
         first: initial states (S, H), or None.
         not_done: (T, S), or None.
-        trailing: further inputs of a backward kernel, which multiplies gradients (``gates`` H) by
-            the weight; the last one is the gradient with respect to the states (T, S, H). Empty for
-            a forward kernel, which multiplies states (H); its first output is (T, S, H).
-        outputs: shapes of the outputs.
+        trailing: for a backward kernel, the inputs after ``not_done``; the last one is the gradient
+            with respect to the states (T, S, H). Empty for a forward kernel.
+        outputs: shapes of the outputs; a forward kernel's first output is (T, S, H).
         gates: number of gates: the weight has ``gates`` H rows.
     """
     T, S, H = trailing[-1].shape if trailing else outputs[0]
-    R, block = rows_per_block(S, H, gates), min(launch.THREADS, -(-H // 32) * 32)
+    R = rows_per_block(S, H, gates)
+    block = min(launch.THREADS, math.ceil(H / 32) * 32)
     chunk = WEIGHTS_READ_AHEAD[launch.kernel_backend()]
-    # weights per input and channel, number of inputs, inputs per chunk
+    # D: numbers that are multiplied. G: weights per such number and channel. U: numbers per chunk.
     G, D, U = (1, gates * H, 4 * chunk) if trailing else (gates, H, chunk)
-    shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
+    # C: channels per thread. N: chunks.
+    shape = {"H": H, "R": R, "C": math.ceil(H / block), "THREADS": block, "N": math.ceil(D / U)}
     states, strides = kernel_state_inputs(first, not_done)
     inputs = [*leading, *states, *trailing, {"T": T, "S": S, **strides}]
-    threads = -(-S // R) * block
+    threads = math.ceil(S / R) * block
     return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)
 
 

@@ -26,9 +26,9 @@ class TrackedRun(NamedTuple):
         config: Complete configuration, nested, with every value resolved.
         machine: Versions, device, cores and memory, by name.
         command: Command line, quoted for a shell.
-        step: Environment steps at which the run resumes, or None for a new run.
-        last_logged: Environment steps of the last record that this tracker has; None if the run is
-            new to it. May be above ``step``: the records between them are sent again.
+        resumed_step: Environment steps at which the run resumes, or None for a new run.
+        last_tracked_step: Environment steps of the last record that this tracker has; None if the
+            run is new to it. May exceed ``resumed_step``: the records between them are sent again.
     """
 
     run_id: str
@@ -40,8 +40,8 @@ class TrackedRun(NamedTuple):
     config: dict[str, Any]
     machine: dict[str, str]
     command: str
-    step: int | None = None
-    last_logged: int | None = None
+    resumed_step: int | None = None
+    last_tracked_step: int | None = None
 
     @property
     def name(self) -> str:
@@ -50,12 +50,12 @@ class TrackedRun(NamedTuple):
 
     @property
     def tags(self) -> list[str]:
-        """The run's tag as a list; empty for a run without a tag."""
+        """List of the run's tag, as W&B needs it; empty for a run without a tag."""
         return [] if self.tag == "none" else [self.tag]
 
     @property
     def machine_info(self) -> dict[str, str]:
-        """The run's machine, command line and tag as texts, by name."""
+        """Facts about the run besides its configuration: machine, command line and tag, by name."""
         return {**self.machine, "command": self.command, "tag": ", ".join(self.tags)}
 
 
@@ -129,8 +129,8 @@ def flatten_dict(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested dictionaries into one with dotted names, such as train.gamma."""
     flattened: dict[str, Any] = {}
     for name, value in nested.items():
-        inner = isinstance(value, dict)
-        flattened |= (
-            flatten_dict(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-        )
+        if isinstance(value, dict):
+            flattened |= flatten_dict(value, f"{prefix}{name}.")
+        else:
+            flattened[f"{prefix}{name}"] = value
     return flattened

@@ -1,7 +1,8 @@
 """TensorBoard: event files in ``log_dir/ENV/RUN_ID/``; ``tensorboard --logdir logs`` shows them.
 
 No network is used. A resumed run starts another file in the same folder. Its first event makes
-TensorBoard discard later steps of the earlier files, so repeated steps appear once.
+TensorBoard discard later steps of the earlier files, so repeated steps appear once. HPARAMS is
+TensorBoard's table of runs with their settings, scores and status.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -22,7 +23,7 @@ HPARAM_PREFIXES = (
     "torch.",
     "train.",
     "vec.",
-)  # settings that are columns of HPARAMS
+)  # beginnings of the settings' names that are columns of HPARAMS
 HIDDEN_METRICS = "agent_steps", "epoch"  # no charts of these: agent_steps is the x axis
 FLUSH_INTERVAL = 10  # seconds between two writes to the file
 
@@ -37,11 +38,11 @@ class TensorBoard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         folder = Path(run.log_dir) / run.environment / run.run_id
-        self._step = run.step or 0
+        self._step = run.resumed_step or 0
         self._writer = EventFileWriter(str(folder), flush_secs=FLUSH_INTERVAL)
-        if run.step is not None:
+        if run.resumed_step is not None:
             session = SessionLog(status=SessionLog.START)
-            self._add(run.step + 1, session_log=session)
+            self._add(run.resumed_step + 1, session_log=session)
         lines = [f"- {name}: `{text}`" for name, text in run.machine_info.items() if text]
         self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
@@ -100,7 +101,10 @@ class TensorBoard:
 
 
 def _session_end(result: RunResult) -> Any:
-    """Return the summary that sets a run's status in HPARAMS, as TensorFlow's function does."""
+    """Return the summary that sets a run's status in HPARAMS.
+
+    It is the summary that TensorBoard's hparams plugin reads at the end of a run.
+    """
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import metadata
     from tensorboard.plugins.hparams.api_pb2 import Status

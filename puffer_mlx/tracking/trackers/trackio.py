@@ -14,7 +14,7 @@ from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKi
 
 
 class Trackio:
-    """A run in trackio. Failed writes, which trackio reports as warnings, become errors."""
+    """A run in trackio. If a write fails, it raises an error: trackio itself only warns."""
 
     def start(self, run: TrackedRun) -> str:
         """Start or resume the run in trackio. Returns the database and the command to see it."""
@@ -23,7 +23,7 @@ class Trackio:
 
         self._warnings: list[str] = []
         warnings.showwarning = self._on_warning
-        self._step = run.step or 0
+        self._step = run.resumed_step or 0
         self._run = trackio.init(
             project=run.project,
             name=run.name,
@@ -31,7 +31,7 @@ class Trackio:
             config={**flatten_dict(run.config), **flatten_dict({"machine": run.machine_info})},
             resume="allow",
             embed=False,
-            auto_log_cpu=False,  # the records have memory and load
+            auto_log_cpu=False,  # each epoch's record already contains memory and load
             auto_log_gpu=False,
         )
         self._raise_warning()

@@ -23,7 +23,7 @@ class Wandb:
         """Start or resume the run in W&B by its run id. Returns the URL or the offline folder."""
         import wandb
 
-        self._artifact = run.run_id
+        self._artifact_name = run.run_id
         folder = Path(os.environ.get("WANDB_DIR", run.log_dir))
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):  # otherwise W&B silently uses another folder
@@ -40,13 +40,13 @@ class Wandb:
                 console="off",
                 silent=True,
                 init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", CONNECT_TIMEOUT)),
-                x_stats_pid=os.getppid(),
+                x_stats_pid=os.getppid(),  # measure CPU and memory of the trainer's process
             ),
         }
         reason = ""
         try:
             self._run = wandb.init(**arguments)
-        except wandb.Error as error:  # no login, no network
+        except wandb.Error as error:  # not logged in, or no network
             reason = f" ({str(error).splitlines()[0]})"
             wandb.teardown()
             self._run = wandb.init(**arguments, mode="offline")
@@ -71,7 +71,7 @@ class Wandb:
 
         self._run.summary.update({**result.scores, "status": result.status})
         if result.weights:
-            artifact = wandb.Artifact(self._artifact, type="model")
+            artifact = wandb.Artifact(self._artifact_name, type="model")
             artifact.add_file(result.weights)
             self._run.log_artifact(artifact)
         self._run.finish(exit_code=0 if result.ok else 1)

@@ -1,9 +1,17 @@
-// Kernel that computes a complete rollout, as rollout.kernel.h, with matrix units. A block has M agents.
+// Kernel that computes a complete rollout. Unlike rollout.kernel.h it multiplies with the GPU's matrix units. A block has M agents.
 //
 // Results are rounded as in a minibatch's forward pass (ppo/minibatch). Weights are stored as in a checkpoint. KEPT selects the weights
-// that stay in shared memory: 2 for all of them; 1 for those of the layers and the decoder; 0 for the decoder's only. With 0, the
-// encoder's weight is loaded again in each step and the layers' are streamed from `layers` (L, 3H, H), 16-bit. States (L, n, H) are
-// float, observations float or bytes. sizes: see functions.metal.h; logstd (1, A) is for continuous actions.
+// that stay in shared memory during the rollout:
+//
+//   2  all
+//   1  the layers' and the decoder's
+//   0  the decoder's. The encoder's weight is loaded in each step; the layers' are streamed from `layers` (L, 3H, H), 16-bit numbers
+//
+// States (L, n, H) are float, observations float or bytes. sizes: see functions.metal.h; logstd (1, A) is for continuous actions.
+//
+// Layout of the pool: FLOATS floats (observations, decoder's outputs, states, factors, actions and rewards), then LOWS numbers of type
+// Low (gates, features x and out, observations, weights). AT_NAME is an offset. Rows are padded: DEEP and W are padded observation sizes,
+// OUT and Y padded sizes of the decoder's output. One of APART threads steps an environment.
 
 #include "rows"
 #include "gpu/acting/choose.metal.h"
@@ -69,8 +77,8 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       seen.put(k / SEEN, k % SEEN, (float)x);
     }
     if (STREAMED) {  // `seen` and `encodes` use the memory of the previous step's gates and tiles
-      constexpr uint MORE = W > SEEN ? W - SEEN : 1;
-      for (uint k = me; W > SEEN && k < M * MORE; k += THREADS) seen.put(k / MORE, SEEN + k % MORE, 0.0f);
+      constexpr uint PADDING = W > SEEN ? W - SEEN : 1;
+      for (uint k = me; W > SEEN && k < M * PADDING; k += THREADS) seen.put(k / PADDING, SEEN + k % PADDING, 0.0f);
       keep_weight<H, W, THREADS>(encoder, H, SEEN, encodes, me);
     }
     BARRIER
@@ -79,7 +87,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
     BARRIER
 #pragma unroll
     for (int l = 0; l < L; ++l) {
-      Swizzled<Low, H> near = {low + AT_LAYERS + (STREAMED ? 0 : 3 * l * H * H)};
+      Swizzled<Low, H> near = {low + AT_LAYERS + (STREAMED ? 0 : 3 * l * H * H)};  // the weight; if STREAMED, a buffer for its tiles
       GatesOf<STREAMED>::template rows<EXACT, H, M, THREADS>(x, transposed(near), layers + l * (3 * H * H), near.numbers, u, me);
       step_rows<H, M, THREADS>(x, out, u, held_states + l * M * H, kept, me);
       Swizzled<Low, H> other = x;
@@ -91,10 +99,10 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
     BARRIER
     if (plays) {
       uint now = t * n + player, next = now + n;
-      IN_SHARED Rows<1>* mine = (IN_SHARED Rows<1>*)(y + slot * Y);
+      IN_SHARED Rows<1>* decoded = (IN_SHARED Rows<1>*)(y + slot * Y);
       IN_DEVICE float* actions = all_actions + now * HEADS;
       IN_DEVICE const uint8_t* legal = all_masks + now * LEGAL;
-      all_logprobs[now] = draw_actions<1>(sizes, HEADS, mine, 0, all_noise + now * HEADS, logstd, legal, actions);
+      all_logprobs[now] = draw_actions<1>(sizes, HEADS, decoded, 0, all_noise + now * HEADS, logstd, legal, actions);
       all_values[now] = y[slot * Y + A];
       step_env<WORDS, LARGE, 1, HEADS, LEGAL>(storage, slot, next, actions, acted, rewarded, ended, allowed, all_rewards, all_terminals,
                                           all_masks);
