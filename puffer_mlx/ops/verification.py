@@ -167,7 +167,7 @@ class Verified:
     def _signature(self, arguments: tuple) -> str:
         leaves = [leaf for _, leaf in tree_flatten(list(arguments))]
         shapes = [(a.shape, str(a.dtype)) if isinstance(a, mx.array) else a for a in leaves]
-        return text_hash(gpu_and_driver(), self._context, str(shapes))
+        return text_hash(describe_gpu_setup(), self._context, str(shapes))
 
 
 def verified(
@@ -208,7 +208,7 @@ def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> Non
 
 
 @functools.cache
-def gpu_and_driver() -> str:
+def describe_gpu_setup() -> str:
     """Return a text that identifies this machine's GPU and system, MLX and all kernel sources."""
     gpu = mx.device_info(mx.gpu)
     name = gpu.get("device_name"), gpu.get("architecture")

@@ -66,7 +66,7 @@ def one_without_muon() -> Iterator[None]:
     """Emulate a GPU for each rank, on which Muon's kernel fails on the last rank."""
     verifying = {
         "uses_gpu_kernels": lambda: implementation.backend() != "cpu",
-        "gpu_and_driver": lambda: "emulated",
+        "describe_gpu_setup": lambda: "emulated",
         "cache_directory": lambda: Path(f"cache{RANK}").absolute(),
     }
     with mock.patch.object(trainer, "choose_placement", rolling_out_there), emulated_gpu() as gpu:

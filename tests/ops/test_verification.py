@@ -40,7 +40,7 @@ def a_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(implementation, "agreed", set())
     monkeypatch.setattr(verification, "uses_gpu_kernels", lambda: implementation.backend() != "cpu")
     monkeypatch.setattr(verification, "cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(verification, "gpu_and_driver", lambda: "this one")
+    monkeypatch.setattr(verification, "describe_gpu_setup", lambda: "this one")
 
 
 def trained(options=()) -> Trainer:
