@@ -47,7 +47,7 @@ def output_loss(
         decoder=given, distribution=given.distribution, features=lambda *_: (None, None, None)
     )
     minibatch = Minibatch(mx.zeros((1, len(actions), 1)), actions, masks, targets=targets)
-    unchanged = SimpleNamespace(lower=lambda weights, _: weights)
+    unchanged = SimpleNamespace(cast_weights=lambda weights, _: weights)
     with mock.patch.object(gradients, "precision", unchanged):
         total, metrics, ratio, value, _ = gradients.minibatch_loss(
             *(policy, "fp32" if scale is None else "fp16", coefficients, None, None),
