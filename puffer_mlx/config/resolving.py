@@ -57,9 +57,9 @@ FindFamily = Callable[[Config], str]
 
 
 class FamilyReloader(NamedTuple):
-    """Loads a configuration again, once the family of its Python environment is known.
+    """Function object that loads a configuration again once the environment's family is known.
 
-    A family is a group of environments with the same default settings. The object stores the user's
+    A family is a group of Python environments with the same defaults. The object stores the user's
     request.
 
     Args:
