@@ -57,7 +57,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def parse_bench(argv: list[str]) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration to measure and the options of ``bench``."""
+    """Parse the command line of ``bench``. Returns the configuration to measure and the options."""
     measures_training = "--env-only" not in argv
     keys = TRAINING_KEYS if measures_training else STEPPING_KEYS
     return parse_command_line(
@@ -70,7 +70,7 @@ def parse_bench(argv: list[str]) -> tuple[Config, argparse.Namespace]:
 
 
 def set_bench_defaults(options: argparse.Namespace, config: Config) -> None:
-    """Set the defaults of the options of ``bench``.
+    """Set the options of ``bench`` that weren't typed to their defaults, after checking the others.
 
     Raises:
         UserError: If an option has no effect together with the others.

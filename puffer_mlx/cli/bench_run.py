@@ -35,7 +35,7 @@ PROGRESS_INTERVAL_S = 5.0  # minimum time between two progress lines
 
 
 def run_benchmark(config: Config, options: argparse.Namespace) -> None:
-    """Run the requested benchmark, print the results and write them to ``--json``."""
+    """Run the benchmark that options of ``bench`` select; print results, write them as JSON."""
     print_notes(config)
     select_device(config.base.device)
     verbosity.note(kernels_note(), error=True)
@@ -83,18 +83,18 @@ def machine_record(load: tuple[float, float, float]) -> dict[str, Any]:
 
 
 def peak_memory_gb() -> float:
-    """Return the peak resident memory of this process in GiB."""
+    """Return the largest amount of memory (RAM) that this process has used so far, in GiB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def median_and_range(values: list[float]) -> dict[str, float]:
-    """Return the median, minimum and maximum of some values."""
+    """Return a dict with the median, minimum and maximum of a list of numbers."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 class BenchProgress:
-    """Print a benchmark's progress to standard error; standard output has only the result.
+    """Progress of a benchmark, printed to standard error; standard output has only the result.
 
     Args:
         unit: Plural name of the counted items, for the message.
@@ -108,7 +108,7 @@ class BenchProgress:
         self._printed_at = time.perf_counter()
 
     def advance(self, speed: float | None = None) -> None:
-        """Count one more item of a benchmark.
+        """Count one more finished item of a benchmark, and print the progress now and then.
 
         Args:
             speed: Speed of this item in steps per second, for the message; None while compiling.
@@ -166,7 +166,10 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
 
 
 def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Measure training with each placement of rollouts (device, overlap), alternating between them.
+    """Measure the training speed with rollouts on each device, with and without overlap.
+
+    Overlap means that rollouts run during updates. Runs of all placements (device and overlap)
+    alternate.
 
     Returns:
         Milliseconds per epoch and steps per second of each placement, and the options of the
@@ -200,7 +203,7 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
 
 
 def results_table(record: dict[str, Any]) -> str:
-    """Return a benchmark's record as text, one line per value."""
+    """Return the results of a benchmark as text, with one line per value."""
     lines = [
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]

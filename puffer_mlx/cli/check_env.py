@@ -76,7 +76,10 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def print_findings(console: Console, name: str, findings: Findings) -> None:
-    """Print the findings of one check; in a terminal, long texts are wrapped in a column."""
+    """Print what one check of an environment found: verdict, name, text and hint of each finding.
+
+    In a terminal, long texts are wrapped in a column.
+    """
     for verdict, text, hint, _ in findings:
         if verbosity.is_quiet() and verdict not in (WARN, FAIL):
             continue
@@ -108,7 +111,7 @@ def verdict_counts(findings: Findings, took: float) -> Text:
 
 
 def worker_arguments(argv: list[str]) -> list[str]:
-    """Return the command line for a worker process: without --only and --json."""
+    """Return the command line for the worker process of a check: without --only and --json."""
     env, *words = argv
     typed = (each for each in typed_options(words) if each.option not in ("--only", "--json"))
     return [env, *(word for each in typed for word in each.argv)]

@@ -74,7 +74,9 @@ def option_parser() -> Parser:
 def run_items(
     items: list[Item], options: argparse.Namespace, worker: tuple[str, ...]
 ) -> Iterator[Result]:
-    """Yield the result of each check, then one named ``EXIT`` for the end of the worker process.
+    """Run checks of the GPU in a worker process, and yield the result of each one.
+
+    The last result, named ``EXIT``, is about the end of the worker process.
 
     Args:
         items: Checks to run.
@@ -99,7 +101,7 @@ def run_items(
 
 
 def result_lines(result: Result, titles: dict[str, str]) -> list[Text]:
-    """Return the lines of a check's result: verdict and title, then text and hint, indented."""
+    """Return the lines to print about one GPU check: verdict and title, then text and hint."""
     (finding,) = result.findings  # a check of the GPU has exactly one
     line = Text.assemble(
         (f"{VERDICT_NAMES[finding.verdict]}  ", RESULT_STYLES[finding.verdict]),
@@ -111,7 +113,7 @@ def result_lines(result: Result, titles: dict[str, str]) -> list[Text]:
 
 
 def result_counts(results: list[Result], seconds: float) -> Text:
-    """Return the line with the numbers of passed, failed and skipped checks, and the duration."""
+    """Return a line that counts the passed, failed and skipped checks, with the total duration."""
     verdicts = [result.findings[0].verdict for result in results]
     texts: list[Text] = []
     for verdict, word in {OK: "passed", FAIL: "failed", SKIP: "skipped"}.items():
@@ -121,7 +123,7 @@ def result_counts(results: list[Result], seconds: float) -> Text:
 
 
 def results_record(results: list[Result], seconds: float) -> dict[str, Any]:
-    """Return the record for ``--json``: command, versions, duration and all results."""
+    """Return the results of the GPU checks, with command, versions and duration, for JSON."""
     rows: dict[str, dict[str, Any]] = {}
     for result in results:
         (finding,) = result.findings
@@ -133,7 +135,7 @@ def results_record(results: list[Result], seconds: float) -> dict[str, Any]:
 
 
 def report_file_text(results: list[Result], seconds: float, titles: dict[str, str]) -> str:
-    """Return the text of the file for ``--report``."""
+    """Return the results of all GPU checks as the text of the report file (``--report``)."""
     lines = [f"{program.full_command_line()}\n{version_text()}\n"]
     for result in results:
         lines += [line.plain for line in result_lines(result, titles)]
@@ -147,7 +149,7 @@ def report_file_text(results: list[Result], seconds: float, titles: dict[str, st
 def write_results(
     options: argparse.Namespace, results: list[Result], seconds: float, titles: dict[str, str]
 ) -> None:
-    """Write the results so far to the files of ``--json`` and ``--report``."""
+    """Write the results of the GPU checks so far to the ``--json`` and ``--report`` files."""
     if options.json:
         write_json(results_record(results, seconds), options.json)
     if options.report:
@@ -156,7 +158,7 @@ def write_results(
 
 
 def check_machine(argv: list[str], available: Sequence[Item], *worker: str) -> int:
-    """Run checks of the machine, print and write their results. Returns the exit code.
+    """Run selected checks of this machine, print and write their results. Returns the exit code.
 
     Args:
         argv: Command line.

@@ -10,7 +10,7 @@ from puffer_mlx.system import program
 
 
 class Command(NamedTuple):
-    """A command of ``puffer-mlx``.
+    """Description of one command of ``puffer-mlx``, such as ``train``: its module and help.
 
     Args:
         module: Name of a module in this folder with ``main(argv)`` and ``option_parser()``.
@@ -25,12 +25,12 @@ class Command(NamedTuple):
     takes_env: bool = True
 
     def load(self) -> ModuleType:
-        """Import the module of the command."""
+        """Import and return the module that implements this command of ``puffer-mlx``."""
         return importlib.import_module(f"puffer_mlx.cli.{self.module}")
 
     @property
     def main(self) -> Callable[[Sequence[str]], int]:
-        """The function that runs the command: from a command line to an exit code."""
+        """The command's main function, which takes a command line and returns the exit code."""
         return self.load().main
 
 
@@ -60,7 +60,7 @@ COMMANDS = {
 
 
 def add_common_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Set the name and description of a command's parser, and add ``-q`` and ``-v``.
+    """Set the name and description of a command's parser, and add the options ``-q`` and ``-v``.
 
     ``exit_codes.reported`` handles ``-q`` and ``-v``.
     """

@@ -40,14 +40,14 @@ def option_parser() -> Parser:
 
 
 def offered_environments() -> list[str]:
-    """Return the environment names that completion offers."""
+    """Return the names of environments that the shell offers when completing a command line."""
     ids = [name for group in gymnasium_environments().values() for name in group]
     names = [name for name in selectable_names() if "*" not in name]
     return sorted({*names, *(f"gym:{name}" for name in ids)})
 
 
 def completion_parser() -> argparse.ArgumentParser:
-    """Return an argument parser with all commands and options, from which shtab makes a script."""
+    """Return an argument parser with all commands and options, for shell completion scripts."""
     import shtab  # type: ignore
 
     top = argparse.ArgumentParser(prog=program.COMMAND)
@@ -69,7 +69,7 @@ def completion_parser() -> argparse.ArgumentParser:
 
 
 def _complete(action: argparse.Action, shtab: Any) -> None:
-    """Set an option's choices, short help and kind of path for completion."""
+    """Prepare one option for shell completion: set its choices, short help, and file or folder."""
     declared = DECLARED.get(action.dest)
     if action.help and action.help != argparse.SUPPRESS:
         first_clause = re.split(r"[.;:] ", action.help)[0]

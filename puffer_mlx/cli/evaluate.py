@@ -111,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def parse_evaluate(
     argv: list[str], files: Sequence[str | Path] = ()
 ) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration of an evaluation and the options of ``evaluate``."""
+    """Parse the command line of ``evaluate``. Returns the configuration and the options."""
     used = (*EVALUATION_KEYS, *PYTHON_EVALUATION_KEYS)
     words = insert_policy_option(argv)
     path = Path(typed_values(typed_options(words[1:])).get("base.load_model_path") or "")
@@ -132,7 +132,7 @@ def parse_evaluate(
 
 
 def insert_policy_option(argv: list[str]) -> list[str]:
-    """Return the command line with ``--load-model-path`` inserted before the policy.
+    """Return a command line of ``evaluate`` with ``--load-model-path`` inserted before the policy.
 
     So the policy may be typed without the option, as in PufferLib 5.0.
 
@@ -151,7 +151,7 @@ def insert_policy_option(argv: list[str]) -> list[str]:
 
 
 def set_evaluate_defaults(options: argparse.Namespace, config: Config) -> None:
-    """Set the defaults of the options of ``evaluate``.
+    """Set the untyped options of ``evaluate`` to their defaults, after checking the others.
 
     Raises:
         UserError: If no policy is named, or an option has no effect together with the others.
@@ -188,7 +188,7 @@ def set_evaluate_defaults(options: argparse.Namespace, config: Config) -> None:
 
 
 def set_speed(options: argparse.Namespace, config: Config) -> None:
-    """Set the options for the frame rate and the number of steps to show."""
+    """Set the frame rate and the number of steps for showing a policy, if they weren't typed."""
     if not options.fps and config.python:
         from puffer_mlx import vec
         from puffer_mlx.vec.gym.make import declared_fps
@@ -201,7 +201,7 @@ def set_speed(options: argparse.Namespace, config: Config) -> None:
 
 
 def set_game_defaults(options: argparse.Namespace, config: Config) -> None:
-    """Set the defaults of the options for games against other players.
+    """Set the defaults of ``evaluate`` for games against other players, after checking the options.
 
     Raises:
         UserError: If an option has no effect on these games.
@@ -266,7 +266,7 @@ def main(argv: list[str]) -> None:
 
 
 def score_policy(policy: "Policy", options: argparse.Namespace, env: str) -> None:
-    """Play episodes with a policy, print the scores, and write them to ``--json``."""
+    """Evaluate a policy by complete episodes, print the scores, and write them to ``--json``."""
     from puffer_mlx.library import evaluating
 
     with progress_bar("episodes") as progress:
@@ -285,7 +285,7 @@ def score_policy(policy: "Policy", options: argparse.Namespace, env: str) -> Non
 
 
 def print_next_steps(policy: "Policy", env: str, path: str, after_watching: bool = False) -> None:
-    """Print the next commands to type after an evaluation.
+    """Print commands that the user may type after an evaluation of a policy.
 
     Args:
         policy: The evaluated policy.
@@ -311,7 +311,7 @@ def print_next_steps(policy: "Policy", env: str, path: str, after_watching: bool
 
 
 def scores_table(config: Config, scores: "Scores") -> str:
-    """Return the scores of an evaluation as a table."""
+    """Return the scores of an evaluation as text: a table with one line per metric."""
     how = "deterministic" if scores.deterministic else "sampled actions"
     lines = [
         f"{config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
@@ -338,7 +338,7 @@ def scores_table(config: Config, scores: "Scores") -> str:
 
 
 def show_episodes(policy: "Policy", options: argparse.Namespace) -> None:
-    """Write the requested GIF and video of a policy, and show it in the terminal or a window."""
+    """Play with a policy and show it: as GIF, as video, in the terminal or in a window."""
     from puffer_mlx.evaluation.frames import write_gif, write_mp4
     from puffer_mlx.evaluation.terminal_video import play_in_terminal
     from puffer_mlx.library.evaluating import play
@@ -365,10 +365,10 @@ class WindowClosed(Exception):
 
 
 def draw_in_window(config: Config, environments: "Environments") -> "DrawFunction":
-    """Return a draw function that lets the environment render in its window.
+    """Return a function that shows an environment's state in a window instead of drawing a picture.
 
-    The function returns a placeholder picture. It raises ``WindowClosed`` after the user closed the
-    window.
+    The environment renders itself. The function returns a placeholder picture. It raises
+    ``WindowClosed`` after the user closed the window.
     """
     import numpy as np
 

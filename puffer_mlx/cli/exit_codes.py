@@ -93,7 +93,7 @@ def _run_main(
 
 
 def _out_of_memory(error: Exception) -> UserError:
-    """Return the UserError for a failed allocation that the memory estimate didn't predict."""
+    """Return a UserError, with advice, for an exception about a failed allocation of memory."""
     return UserError(
         f"out of memory: {error}",
         "choose fewer --vec.total-agents, a shorter --train.horizon, a smaller"
@@ -102,7 +102,10 @@ def _out_of_memory(error: Exception) -> UserError:
 
 
 def _print_error(error: UserError) -> int:
-    """Print an error, only once for all ranks on this machine. Returns the exit code."""
+    """Print an error message, only once for all processes of a run on this machine.
+
+    Returns the exit code.
+    """
     from puffer_mlx.distributed.launching import is_first_report
 
     if is_first_report(str(error)):
@@ -111,7 +114,7 @@ def _print_error(error: UserError) -> int:
 
 
 def refuse_removed_directory() -> None:
-    """Raise a UserError if the working directory was removed."""
+    """Raise a UserError if the current working directory doesn't exist any more."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -121,12 +124,12 @@ def refuse_removed_directory() -> None:
 
 
 def json_is_output(words: Sequence[str]) -> bool:
-    """Return True if ``--json -`` on a command line reserves standard output for JSON."""
+    """Return True if a command line has ``--json -``, so that only JSON goes to standard output."""
     return "--json=-" in words or ("--json", "-") in pairwise(words)
 
 
 def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
-    """Remove -q and -v from a command line. Returns the verbosity and the remaining words.
+    """Remove -q and -v from a command line. Returns the amount of output and the remaining words.
 
     Raises:
         UserError: If both are set.

@@ -61,7 +61,7 @@ def option_parser() -> Parser:
 
 
 def add_option(group: Any, option: Option, text: str) -> None:
-    """Add an option of a file format to an argparse group.
+    """Add the command-line option that a file format of exported policies has to an argparse group.
 
     Args:
         group: Argument group.
@@ -73,7 +73,7 @@ def add_option(group: Any, option: Option, text: str) -> None:
 
 
 def chosen_options(options: argparse.Namespace, kind: str, template: str) -> dict[str, Any]:
-    """Return the typed options of a file format as keyword arguments.
+    """Return the typed options of an exported file's format as a dict of keyword arguments.
 
     Args:
         options: Parsed options.
@@ -97,7 +97,7 @@ def chosen_options(options: argparse.Namespace, kind: str, template: str) -> dic
 
 
 def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
-    """Write the folder for the Hugging Face Hub, and upload it if requested."""
+    """Write a policy's folder for the Hugging Face Hub, print its score, upload it if requested."""
     from puffer_mlx.library import hub  # imported late because it would delay --help
 
     out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
@@ -112,7 +112,7 @@ def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespa
 
 
 def refuse_unused_options(options: argparse.Namespace) -> None:
-    """Raise a UserError if an option has no effect on the chosen export format."""
+    """Raise a UserError if a typed option of ``export`` has no effect on the chosen format."""
     if options.to != HUB:
         reject_unused(options, ["episodes", "gif", "push"], f"without --to {HUB}")
     else:
@@ -120,7 +120,7 @@ def refuse_unused_options(options: argparse.Namespace) -> None:
 
 
 def print_export(report: ExportReport, kind: str) -> None:
-    """Print the size of an exported file and its largest difference from the checkpoint."""
+    """Print an exported file's size and how far its outputs differ from the checkpoint's."""
     difference = "none"
     if report.difference:
         difference = f"{report.difference:.2g} of the scale of {report.worst}"
@@ -142,7 +142,7 @@ def print_export(report: ExportReport, kind: str) -> None:
 
 
 def print_pufferlib_commands(config: Config, path: Path) -> None:
-    """Print the commands to play an exported flat file with PufferLib on CUDA."""
+    """Print the commands with which PufferLib on CUDA plays an exported policy file."""
     env, width, layers = config.env_name, config.policy.hidden_size, config.policy.num_layers
     verbosity.note(
         f"on a CUDA machine with PufferLib built for {env}:",

@@ -63,7 +63,7 @@ def option_parser() -> argparse.ArgumentParser:
 def configure_import(
     source: PolicyFile, argv: list[str]
 ) -> tuple[Config, EnvSpec, argparse.Namespace]:
-    """Return the configuration, the environment's spec and the parsed options of an import.
+    """Parse the command line of ``import``. Returns configuration, environment's spec and options.
 
     The command line overrides the settings in the file.
 
@@ -128,7 +128,7 @@ def import_file(argv: list[str]) -> None:
 
 
 def zero_observations_note(source: PolicyFile, config: Config) -> str:
-    """Return a note if a policy may need a key of [env] that sets some observations to 0, or "".
+    """Return a note if an imported policy may have been trained with some observations at 0, or "".
 
     PufferLib 5.0's version of some environments never sets certain observations, so its policies
     have never seen them. The note is for all flat files that may be from 5.0: files of 4.0 and 5.0
@@ -155,7 +155,7 @@ def print_import(
     parameters: int,
     comparison: Comparison | None,
 ) -> None:
-    """Print the facts of an imported policy, and the next commands."""
+    """Print a description of an imported policy, and commands that the user may type next."""
     classes = config.torch
     policy = f"{classes.encoder}, {classes.network} {config.policy.hidden_size}x"
     lines = {

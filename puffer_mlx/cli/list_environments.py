@@ -42,7 +42,7 @@ STRUCTURED_COMMENT = re.compile(r"^; (description|observation|action): (.+)$", r
 
 
 class NativeEntry(NamedTuple):
-    """A C environment with its file's structured comments, "?" if missing."""
+    """Description of a C environment from comments in its .ini file; "?" if missing."""
 
     name: str
     description: str
@@ -51,7 +51,7 @@ class NativeEntry(NamedTuple):
 
 
 def native_environments() -> list[NativeEntry]:
-    """Return the environments with a configuration file and C sources, sorted by name."""
+    """Return the C environments that have a configuration file, for the list, sorted by name."""
     entries = []
     for name in all_env_names():
         if main_source(environments_folder() / name):
@@ -64,13 +64,13 @@ def native_environments() -> list[NativeEntry]:
 
 
 def comments(path: Path) -> dict[str, str]:
-    """Return an .ini file's structured comments by name: ``; description: one paddle``."""
+    """Return the structured comments of an .ini file as a dict: ``; description: one paddle``."""
     text = path.read_text(encoding="utf-8", errors="replace")
     return {match[1]: match[2].strip() for match in STRUCTURED_COMMENT.finditer(text)}
 
 
 def gymnasium_environments() -> dict[str, list[str]]:
-    """Return Gymnasium's ids in their newest versions, grouped by the package's folders.
+    """Return the ids of Gymnasium's environments, newest versions only, grouped by folder.
 
     The dictionary is empty if Gymnasium isn't installed.
     """
@@ -94,7 +94,7 @@ def gymnasium_environments() -> dict[str, list[str]]:
 
 
 class ListedConfig(NamedTuple):
-    """An environment's configuration in the list, or the error in ``error``."""
+    """Configuration of an environment as listed for the user, or the error from loading it."""
 
     name: str
     agents: str
@@ -104,7 +104,7 @@ class ListedConfig(NamedTuple):
 
 
 def load_listed(name: str) -> ListedConfig:
-    """Load an environment's configuration for the list; errors are returned, not raised."""
+    """Return an environment's configuration as listed for the user; errors are returned, too."""
     try:
         config = load(name.replace("*", "X"), training=False)
     except UserError as error:
@@ -114,12 +114,12 @@ def load_listed(name: str) -> ListedConfig:
 
 
 def installed_cell(package: str) -> Text:
-    """Return a table's cell: the pip command for a missing package, or "installed"."""
+    """Return the table cell that says "installed", or how to install a missing package with pip."""
     return Text(f"pip install '{package}'", "yellow") if package else Text("installed", "green")
 
 
 def empty_table(*columns: str) -> Table:
-    """Return an empty table with column headings; without a header row if all are empty."""
+    """Return a table with column headings but no rows; no header row if all headings are empty."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     grid.show_header = any(columns)
     for column in columns:
@@ -130,12 +130,12 @@ def empty_table(*columns: str) -> Table:
 
 
 def name_and_file(row: ListedConfig) -> Text:
-    """Return a table's cell with an environment's name and, below it, its file or the error."""
+    """Return the table cell with an environment's name above its file or an error message."""
     return Text.assemble(row.name, "\n", (row.file or row.error, "dim"))
 
 
 def native_table() -> Table:
-    """Return the table of C environments."""
+    """Return the table of all C environments: agents, observations, actions and description."""
     grid = empty_table("in C (file)", "agents", "sees, does", "what it is")
     for entry in native_environments():
         row = load_listed(entry.name)
@@ -145,7 +145,7 @@ def native_table() -> Table:
 
 
 def variants_table() -> Table:
-    """Return the table of variants: environments with other settings."""
+    """Return the table of all variants, which are environments with other settings."""
     grid = empty_table("variant (file)", "agents", "trainer", "what it is")
     for name, path in sorted(variants().items()):
         row = load_listed(name)
@@ -159,7 +159,7 @@ def variants_table() -> Table:
 
 
 def python_table(with_file: bool) -> Table:
-    """Return the table of Python environments that have a configuration file."""
+    """Return the table of the Python environments that have a configuration file in puffer_mlx."""
     file_header = ["file"] if with_file else []
     grid = empty_table("in Python", "agents", "package", *file_header)
     for name in (name for name in all_env_names() if ":" in name):
@@ -172,7 +172,7 @@ def python_table(with_file: bool) -> Table:
 
 
 def print_catalog(console: Console | None = None) -> None:
-    """Print the tables of all environments.
+    """Print the tables of all environments that can be trained.
 
     Args:
         console: Console, which sets the width; None for the terminal.
@@ -202,7 +202,10 @@ def print_catalog(console: Console | None = None) -> None:
 
 
 def packages_table() -> Table:
-    """Return the table of installed PettingZoo and PufferLib environments, without importing."""
+    """Return the table of the environments in installed packages (PettingZoo, PufferLib).
+
+    The packages aren't imported.
+    """
     grid = empty_table("", "")
     for group, names in zoo.parallel_names().items():
         grid.add_row(
@@ -215,7 +218,7 @@ def packages_table() -> Table:
 
 
 def shorten_ids(ids: list[str], package: str) -> Text:
-    """Return a cell with up to ``MAX_IDS`` ids, and the pip command if their package is missing."""
+    """Return a table cell with the first ids of environments, and how to install their package."""
     more = f", … {len(ids) - MAX_IDS} more" if len(ids) > MAX_IDS else ""
     text = Text(", ".join(ids[:MAX_IDS]) + more)
     return text.append("\n").append_text(installed_cell(package)) if package else text

@@ -30,7 +30,7 @@ for example
 
 
 def usage() -> str:
-    """Return the text of ``puffer-mlx --help``."""
+    """Return the help text of ``puffer-mlx``, which lists all commands."""
     lines = (f"  {f'{name} {each.arguments}':<24}{each.summary}" for name, each in COMMANDS.items())
     return USAGE.format(
         COMMAND=program.command("COMMAND [options]"),
@@ -41,7 +41,7 @@ def usage() -> str:
 
 
 def unknown_command(word: str) -> UserError:
-    """Return the UserError for an unknown command, with a hint."""
+    """Return the UserError for an unknown command of ``puffer-mlx``, with a similar one as hint."""
     from puffer_mlx.config.compatibility import closest
     from puffer_mlx.config.finding import selectable_names
 
@@ -56,7 +56,7 @@ def unknown_command(word: str) -> UserError:
 
 @with_exit_code
 def without_command(argv: list[str]) -> int:
-    """Run ``puffer-mlx`` without a command: print help or versions, or refuse the first word."""
+    """Handle a ``puffer-mlx`` command line without a command: print help, versions or an error."""
     if not argv:
         print(usage(), file=sys.stderr)
         return 2
@@ -72,7 +72,7 @@ def without_command(argv: list[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command of ``puffer-mlx``. Returns the exit code.
+    """Run the command named by the first word of a command line. Returns the exit code.
 
     Args:
         argv: Command line after ``puffer-mlx``; None for this process's command line.

@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_match(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration of a match and the options of ``match``.
+    """Parse the command line of ``match``. Returns the configuration and the options.
 
     Args:
         argv: Command line.
@@ -110,7 +110,7 @@ def parse_match(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
 
 
 def note_python_keys(config: Config, keys: Sequence[str]) -> None:
-    """Add a note to a C environment's configuration about typed keys that have no effect on it.
+    """Note in a C environment's configuration which typed keys affect only Python environments.
 
     Args:
         config: Configuration.
@@ -122,12 +122,12 @@ def note_python_keys(config: Config, keys: Sequence[str]) -> None:
 
 
 def default_games(config: Config) -> int:
-    """Return the default of ``--games``, per pair of players: fewer for Python environments."""
+    """Return the default number of games per pair of players, smaller for Python environments."""
     return DEFAULT_PYTHON_GAMES if config.python else DEFAULT_GAMES
 
 
 def insert_players_option(argv: Sequence[str]) -> list[str]:
-    """Return the command line with ``--players`` inserted before the players.
+    """Return the command line of ``match`` with ``--players`` inserted before the players.
 
     So the players may be typed without the option. Other options may precede them.
 
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> None:
 
 
 def as_options(settings: Mapping[str, str]) -> list[str]:
-    """Return settings (``section.key`` -> text) as options of a command line."""
+    """Return a dict of settings (``section.key`` -> text) as a list of command-line options."""
     return [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
 
 
@@ -247,7 +247,7 @@ def run_match(
 def write_game(
     players: Sequence["Player"], config: Config, agents: int, options: argparse.Namespace
 ) -> None:
-    """Write a GIF of one game between the first two players.
+    """Play one game between the first two players and write it to a GIF file.
 
     Args:
         players: At least two players.
@@ -270,7 +270,7 @@ def write_game(
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on the terminal until the context ends. Yields its update function."""
+    """Show a progress bar on the terminal during a ``with`` block. Yields its update function."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -289,7 +289,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def match_tables(record: dict[str, Any]) -> str:
-    """Return the results of a match as text: a table of games and a table of ratings."""
+    """Return the results of a match as text: a table of games and a table of Elo ratings."""
     players = sorted(record["players"], key=lambda player: -player["elo"])
     width = max(12, *(len(player["name"]) for player in players))
     lines = [*pair_table(record), "", f"{'':{width}}{'Elo':>8}"]
@@ -299,7 +299,9 @@ def match_tables(record: dict[str, Any]) -> str:
 
 
 def pair_table(record: dict[str, Any], games: str = "games of each pair") -> list[str]:
-    """Return the lines of a table of games between pairs, grouped by the first player.
+    """Return a table, as lines of text, of the wins, draws and losses of each pair of players.
+
+    The pairs are grouped by the first player.
 
     Args:
         record: Results of the games as a record for JSON.
@@ -330,7 +332,10 @@ def _interval_text(pair: dict[str, Any]) -> str:
 
 
 def repeated_games_notes(record: dict[str, Any], config: Config) -> list[str]:
-    """Return a note with a hint about each pair of players that repeated the same games."""
+    """Return notes about pairs of players that played the same game several times in a match.
+
+    Each note has a hint.
+    """
     # An environment may have a number of random moves at the start, for example opening_moves.
     opening = next((key for key in config.env if key.startswith("opening")), None)
     hint = "leave out --deterministic for different games"

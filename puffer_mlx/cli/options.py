@@ -21,7 +21,7 @@ MAX_NUMBER = 1e12  # default upper limit of an option's number
 
 
 def number_type(kind: type, minimum: float, maximum: float = MAX_NUMBER) -> Callable[[str], float]:
-    """Return an argparse type for numbers in a range, such as 1_000 or 1e3."""
+    """Return a function that argparse uses to parse numbers in a range, such as 1_000 or 1e3."""
 
     def parse(text: str) -> float:
         try:
@@ -39,7 +39,10 @@ def number_type(kind: type, minimum: float, maximum: float = MAX_NUMBER) -> Call
 
 
 def json_output(text: str) -> Path:
-    """Return the path for ``--json``; ``-`` is standard output."""
+    """Return the path typed after ``--json``, after checking that it is writable; ``-`` is allowed.
+
+    A ``-`` means standard output.
+    """
     return STANDARD_OUTPUT if text == str(STANDARD_OUTPUT) else check_writable(text)
 
 
@@ -83,7 +86,7 @@ def add_option_table(
 
 
 def _argparse_arguments(metavar: str, option_type: OptionType | None) -> dict[str, Any]:
-    """Return the arguments of argparse's ``add_argument`` for an option of a table.
+    """Return argparse's keyword arguments for an option that a table of options describes.
 
     Args:
         metavar: Metavar in the table, for example ``FILE...``; empty for a switch.
@@ -108,7 +111,7 @@ def _argparse_arguments(metavar: str, option_type: OptionType | None) -> dict[st
 def reject_unused(
     options: argparse.Namespace, names: Iterable[str], reason: str, hint: str = "leave it out"
 ) -> None:
-    """Raise a UserError if an option without effect was typed.
+    """Raise a UserError if the user typed an option that has no effect here.
 
     Args:
         options: Parsed options. An untyped option is None, False or an empty list, never 0.
@@ -122,7 +125,7 @@ def reject_unused(
 
 
 def print_next_commands(*commands: tuple[str, str]) -> None:
-    """Print commands to type next, unless ``-q`` is set.
+    """Print suggested commands for the user to type next, unless ``-q`` is set.
 
     Args:
         commands: Commands with their purposes. A purpose is left out if it exceeds 80 columns.
@@ -137,9 +140,9 @@ def print_next_commands(*commands: tuple[str, str]) -> None:
 
 
 def make_and_find_family(config: Config) -> str:
-    """Make a Python environment and return its family.
+    """Create a Python environment to find out its family (group with the same default settings).
 
-    ``vec`` is imported only here, because it imports MLX.
+    Returns the family's name. ``vec`` is imported only here, because it imports MLX.
 
     Raises:
         UserError: If the environment can't be made, or isn't trusted.
@@ -151,13 +154,13 @@ def make_and_find_family(config: Config) -> str:
 
 
 def print_notes(config: Config) -> None:
-    """Print a configuration's notes and, with ``-v``, the origins of its values."""
+    """Print the notes stored in a configuration; with ``-v`` also where its values come from."""
     verbosity.note(*take_notes(config))
     print_origins(config)
 
 
 def print_origins(config: Config) -> None:
-    """With ``-v``, print a configuration's files and the origin of each value."""
+    """Print, only with ``-v``, a configuration's files and where each of its values comes from."""
     if config.files:
         verbosity.detail(f"files, later ones win: {', '.join(config.files)}")
     for name in DECLARED:

@@ -50,7 +50,7 @@ def plot(
     checkpoint_dir: str | Path = "checkpoints",
     log_dir: str | Path = "logs",
 ) -> Any:
-    """Draw the learning curves of runs. Returns matplotlib's figure, which notebooks show.
+    """Draw the learning curves of runs. Returns a matplotlib figure, which notebooks show.
 
     Runs that differ only in their seeds are drawn as one line: their median and range.
 
@@ -70,7 +70,7 @@ def plot(
 
 
 def draw_figure(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
-    """Draw the figure of ``plot``, write it if requested, and return it."""
+    """Draw and return a figure with learning curves of runs; write it to a file if requested."""
     with optional_package("plot", "plots need"):
         from matplotlib.figure import Figure
     if x not in LABELS:
@@ -136,7 +136,7 @@ def find_selected_runs(words: list[str], logs: Path, checkpoints: Path) -> list[
 
 
 def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
-    """Draw the learning curves of an environment's runs in one panel, with a legend."""
+    """Draw learning curves of one environment's runs in one panel of a figure, with a legend."""
     name = _metric_name(key, runs)
     groups: dict[str, list[SavedRun]] = {}
     for run in runs:
@@ -170,7 +170,7 @@ def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
 
 
 def _metric_name(key: str, runs: list[SavedRun]) -> str:
-    """Return the full name of a metric in the runs' records. "" means the score.
+    """Return the full name of a metric in runs' logs; for an empty name, that of the score.
 
     Raises:
         UserError: If the records don't contain it.
@@ -191,7 +191,7 @@ def _metric_name(key: str, runs: list[SavedRun]) -> str:
 
 
 def _hyperparameters(run: SavedRun) -> dict[str, Any]:
-    """Return the settings of a run, without files and seeds."""
+    """Return a run's hyperparameters by name: its settings without files, folders and seeds."""
     settings = flatten_dict(to_dict(run.config)) if run.config else {}
     return {
         name: value
@@ -201,7 +201,7 @@ def _hyperparameters(run: SavedRun) -> dict[str, Any]:
 
 
 def _labels(groups: Sequence[list[SavedRun]]) -> list[str]:
-    """Return the labels of the lines: the settings that differ, and the number of runs."""
+    """Return the legend's labels for groups of runs: differing settings and number of runs."""
     group_settings = [_hyperparameters(group[0]) for group in groups]
     names = dict.fromkeys(name for settings in group_settings for name in settings)
     differing = [
@@ -219,7 +219,7 @@ def _labels(groups: Sequence[list[SavedRun]]) -> list[str]:
 
 
 def _mean_curve(points: list[tuple[float, float, float]], x: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of a learning curve, averaged to at most ``MAX_CURVE_POINTS`` points.
+    """Return the points (x and y) of a run's learning curve, averaged to ``MAX_CURVE_POINTS``.
 
     Args:
         points: (steps, seconds, value) of the run's records.

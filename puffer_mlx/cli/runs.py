@@ -45,7 +45,7 @@ OPTIONS = f"{FOLDER_OPTIONS}--json FILE  write the list to a file; - is stdout\n
 
 
 class SavedRun:
-    """A run with its log and checkpoints on disk.
+    """A training run whose log and checkpoints are on disk.
 
     Args:
         folder: Folder of the checkpoints, .../ENV/RUN; may be missing.
@@ -67,17 +67,17 @@ class SavedRun:
 
     @property
     def has_data(self) -> bool:
-        """True if the run has records in its log, or a readable configuration."""
+        """True if the run has something to show: records in its log, or a configuration."""
         return bool(self.records or self.config)
 
     @property
     def environment(self) -> str:
-        """Name of the run's environment."""
+        """Name of the environment that the run trained in."""
         return self.config.env_name if self.config else self.folder.parent.name
 
     @property
     def env_argument(self) -> str:
-        """The run's environment for command lines: its name, or the path of its sources."""
+        """Environment of the run for command lines: its name, or the path of its sources."""
         if not (self.config and self.config.source):
             return self.environment
         path = relative(Path(self.config.source))
@@ -93,14 +93,17 @@ class SavedRun:
 
     @cached_property
     def metric(self) -> str:
-        """Name of the run's score in its records; "" without a score."""
+        """Name of the metric that is the run's score in its records; "" if it has none."""
         config = self.config or Config("")
         scores = (score_name(record, config.metric) for record in self.records)
         names = dict.fromkeys([config.evaluation_metric, *scores])
         return next((name for name in names if self.values(name)), "")
 
     def values(self, name: str) -> list[tuple[float, float, float]]:
-        """Return (steps, seconds, value) of the run's records with a finite value of a metric."""
+        """Return the history of a metric in the run's log as (steps, seconds, value).
+
+        Records without a finite value are left out.
+        """
         points = []
         for record in self.records:
             value = record.get(name)
@@ -109,7 +112,7 @@ class SavedRun:
         return points
 
     def summary(self) -> dict[str, Any]:
-        """Return the run's entry in the list: environment, start, steps, best score, end."""
+        """Return a dict about the run for the list of runs: steps, best score, end, ..."""
         config = self.config
         steps, ended = self._steps_and_end()
         sign = config.sign if config else 1
@@ -127,14 +130,17 @@ class SavedRun:
 
     @property
     def reached_target(self) -> bool:
-        """True if an evaluation's score reached ``base.stop_at_score``, which ended the run."""
+        """True if an evaluation reached the target score ``base.stop_at_score``.
+
+        This ended the run.
+        """
         if not self.config or isinstance(bound := self.config.base.stop_at_score, str):
             return False
         values = self.values(self.config.evaluation_metric)
         return any(self.config.sign * (score - bound) >= 0 for _, _, score in values)
 
     def _steps_and_end(self) -> tuple[int, str]:
-        """Return the run's number of steps, and how it ended: ``FINISHED``, for example."""
+        """Return the run's number of steps and how it ended, such as ``FINISHED``."""
         from puffer_mlx.checkpoint import STATE, branches
 
         try:
@@ -156,7 +162,7 @@ class SavedRun:
 
 
 def find_runs(logs: Path, checkpoints: Path) -> list[SavedRun]:
-    """Return the runs with a log or checkpoints, the newest first."""
+    """Return all runs on disk that have a log or checkpoints, the newest first."""
     names = {(path.parent.name, path.stem) for path in logs.glob("*/*.jsonl")}
     configurations = checkpoints.glob("*/*/config.ini")  # CHECKPOINTS/ENV/RUN/config.ini
     names |= {(path.parent.parent.name, path.parent.name) for path in configurations}
@@ -169,7 +175,7 @@ def find_runs(logs: Path, checkpoints: Path) -> list[SavedRun]:
 
 
 def runs_table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
-    """Return the table of runs. In narrow terminals, only names of environments are shortened."""
+    """Return the table of all runs on disk; narrow terminals shorten the environments' names."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in "run", "age", "steps", "best", "ended":
         left = name in ("run", "ended")
@@ -188,27 +194,27 @@ def runs_table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
 
 
 def score_text(score: float | None) -> str:
-    """Format a score in at most seven characters; "" for None."""
+    """Return a score as text of at most seven characters; "" for None."""
     if score is None:
         return ""
     return f"{score:.4g}" if abs(score) < 1e4 else format_short(score)
 
 
 def best_text(run: dict[str, Any]) -> str:
-    """Format the best score of a run, followed by " e" if it is from an evaluation."""
+    """Return a run's best score as text, followed by " e" if it was reached in an evaluation."""
     suffix = " e" if run["metric"].startswith(EVALUATION_PREFIX) else ""
     return score_text(run["best"]) + suffix
 
 
 def age(started: float) -> str:
-    """Format the time since a run's start with one unit: "3 min"."""
+    """Return the time since a run's start as text with one unit: "3 min"."""
     seconds = max(0.0, time.time() - started)
     unit, size = next((each for each in TIME_UNITS if seconds >= 2 * each[1]), TIME_UNITS[-1])
     return f"{seconds // size:.0f} {unit}"
 
 
 def print_run_hints(runs: list[SavedRun], summaries: list[dict[str, Any]]) -> None:
-    """Explain the words in the table of runs, and print the next commands.
+    """Print what the words in the table of runs mean, and commands to type next.
 
     Args:
         runs: The runs in the table, at least one, the newest first.

@@ -29,7 +29,7 @@ NOTHING_TO_TRAIN = "nothing to train: --train.total-timesteps sets the number of
 
 
 class RunEnding:
-    """Context manager around the training that saves the run and prints its result at the end.
+    """Context manager around a training run that finally saves the run and prints its result.
 
     Args:
         run: Run with its files; already saved, if it was trained before.
@@ -53,7 +53,7 @@ class RunEnding:
         self._lock = threading.Lock()
 
     def save(self, resumable: bool = True) -> None:
-        """Write a checkpoint of the last complete epoch if it isn't saved yet.
+        """Write a checkpoint of the run's last complete epoch, if there is none yet.
 
         Args:
             resumable: True for a checkpoint that can be resumed, False for weights only.
@@ -71,7 +71,9 @@ class RunEnding:
             self._resumable = self._saved if resumable else self._resumable
 
     def rescue(self, resumable: bool = False) -> str:
-        """Save the run after an unexpected end, from any thread. Returns a line for the user.
+        """Save what is possible of a run that ended unexpectedly.
+
+        Returns a line that says what was saved. It may be called from any thread.
 
         Args:
             resumable: True to try a checkpoint that can be resumed first; False for weights only.
@@ -86,11 +88,11 @@ class RunEnding:
 
     @property
     def saved(self) -> Path | None:
-        """The run's last checkpoint: of this process, or the resumed one."""
+        """Folder of the run's newest checkpoint, written or resumed by this process, or None."""
         return self._saved or self._resumable
 
     def saved_line(self) -> str:
-        """Return a line for the user about the run's last checkpoint."""
+        """Return a line that tells the user where the run's last checkpoint is."""
         if self._saved is None:
             done = self._trainer.epoch >= self._trainer.config.epochs
             return NOTHING_TO_TRAIN if done else NOTHING_SAVED
@@ -103,7 +105,7 @@ class RunEnding:
         return f"{line})"
 
     def _not_saved_line(self, error: Exception) -> str:
-        """Return a line for the user about a checkpoint that couldn't be written."""
+        """Return a line that tells the user why a checkpoint couldn't be written."""
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         checkpoint = f"last checkpoint: {relative(self._saved)}" if self._saved else "no checkpoint"
         return f"not saved: {reason}; {checkpoint}"
@@ -131,7 +133,7 @@ class RunEnding:
 
 
 class StopRequests:
-    """Requests by signals or a closed pipe to end a run after the current epoch.
+    """Requests, by signals or a closed pipe, to end a training run after the current epoch.
 
     Attributes:
         trainer: Trainer of the run; None before it is made.
@@ -145,7 +147,10 @@ class StopRequests:
         self.status = 0
 
     def stop(self) -> str | None:
-        """Request a stop after the current epoch. Returns a message if that will take long."""
+        """Request that training stops after the current epoch.
+
+        Returns a message if that will take long, otherwise None.
+        """
         self.stopped = True
         if not self.trainer:
             return None
@@ -156,9 +161,9 @@ class StopRequests:
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
     def handle_lost_output(self, error: OSError) -> str:
-        """Handle a failed write to standard output. Returns a message for the user.
+        """Stop the run if the pipe of standard output was closed; otherwise let it continue.
 
-        If the reader has closed the pipe, the run stops; otherwise it continues.
+        This handles a failed write to standard output. Returns a message for the user.
         """
         if error.errno != errno.EPIPE:
             return f"can't write standard output: {error.strerror}; the run and its log continue"
@@ -174,7 +179,9 @@ class StopRequests:
 
 
 def follow_first_rank(trainer: Trainer, stop_requests: StopRequests) -> int:
-    """Train on a rank other than the first until the run ends. Returns the exit code.
+    """Train on a rank (process) other than the first, until the first one ends the run.
+
+    Returns the exit code.
 
     Args:
         trainer: Trainer of this rank, in the same state as the first rank's.

@@ -45,7 +45,7 @@ STORAGE_FILE = "sweep.json"  # in a sweep's folder: the storage of its trials
 
 
 class StoredSweep(NamedTuple):
-    """The name, folder and storage of a sweep.
+    """The name of a hyperparameter sweep, and where its files and trials are stored.
 
     Args:
         name: Name of the sweep.
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_sweep(config: Config, options: argparse.Namespace) -> StoredSweep:
-    """Return the new or resumed sweep that the options select.
+    """Return the hyperparameter sweep, new or resumed, that the options of ``sweep`` select.
 
     Raises:
         UserError: If the sweep to resume doesn't exist, or the name is invalid.
@@ -112,7 +112,7 @@ def run_sweep(
     typed: Config,
     interrupts: Interrupts,
 ) -> int:
-    """Run a new or resumed sweep. Returns the exit code.
+    """Run a new or resumed hyperparameter sweep. Returns the exit code.
 
     Args:
         env: Environment as typed.
@@ -156,7 +156,7 @@ def run_sweep(
 def configure_sweep(
     env: str, words: Sequence[str], typed: Config, study: str
 ) -> tuple[Config, Sweep]:
-    """Return the first run's configuration and the sweep's settings, after printing notes.
+    """Return the settings of a sweep and the configuration of its first run; print notes.
 
     Args:
         env: Environment as typed.
@@ -184,20 +184,23 @@ def configure_sweep(
 
 
 def refuse_untrusted(config: Config, typed: Config, study: str) -> None:
-    """Raise a UserError if only a study's stored words name some code or a file to write."""
+    """Raise a UserError if only a sweep's stored command line names some code or file to write."""
     trust.note_origin(config, typed, study)
     trust.refuse_untrusted_code(config, "base", "env", "torch")
     trust.refuse_untrusted_profile(config)
 
 
 def find_trusted_family(config: Config, typed: Config, study: str) -> str:
-    """Make a Python environment and return its family, after checking that its code is trusted."""
+    """Create a Python environment, if its code is trusted, to find out its family.
+
+    Returns the family, a group of environments with the same defaults.
+    """
     refuse_untrusted(config, typed, study)
     return make_and_find_family(config)
 
 
 def resumed_words(words: Sequence[str]) -> list[str]:
-    """Return a study's stored command line without options that a resumed sweep must not reuse.
+    """Return a sweep's stored command line without the options that resuming it must not reuse.
 
     Raises:
         UserError: If the command line sets a folder for runs.
@@ -206,7 +209,7 @@ def resumed_words(words: Sequence[str]) -> list[str]:
 
 
 def values_of_keys(word: str, space: Space) -> dict[str, int | float]:
-    """Return the values of the searched keys in another configuration, for ``--start-from``.
+    """Return values of the searched keys from another configuration, for ``--start-from``.
 
     Raises:
         UserError: If the configuration can't be read or lacks a value.
@@ -231,7 +234,7 @@ def run_trainings(
     stored: StoredSweep,
     interrupts: Interrupts,
 ) -> int:
-    """Run the trainings of a sweep and print the result. Returns the exit code."""
+    """Run the training runs of a hyperparameter sweep, print the result. Returns the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver
     from puffer_mlx.sweep.engine.progress import SweepProgress
     from puffer_mlx.sweep.engine.trainings import BestFile
@@ -266,7 +269,7 @@ def run_trainings(
 
 
 def print_sweep_result(study: Any, stored: StoredSweep, metric: str) -> int:
-    """Print the result of a sweep. Returns the exit code.
+    """Print the result of a hyperparameter sweep: its best runs. Returns the exit code.
 
     Raises:
         UserError: If no run has finished.
@@ -307,7 +310,7 @@ def print_sweep_result(study: Any, stored: StoredSweep, metric: str) -> int:
 
 
 def displayed_keys(launcher: Any) -> list[str]:
-    """Return the short names of up to four searched keys for the line of each run."""
+    """Return the names of up to four searched keys whose values the line about each run shows."""
     swept = [name.rpartition(".")[2] for name in launcher.space.names]
     return [
         *[name for name in FIRST_KEYS if name in swept],
@@ -316,7 +319,7 @@ def displayed_keys(launcher: Any) -> list[str]:
 
 
 def select_gpus(config: Config, count: int) -> list[str]:
-    """Return the GPUs for a sweep's runs; empty on CPUs and Macs.
+    """Return the ids of the GPUs on which a sweep's runs train; empty on CPUs and Macs.
 
     Raises:
         UserError: If more GPUs are requested than exist.

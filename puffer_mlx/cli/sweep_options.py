@@ -66,7 +66,7 @@ def _add_table_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
 
 
 def refuse_unknown_method(config: Config) -> None:
-    """Raise a UserError if a typed search method doesn't exist.
+    """Raise a UserError if the user typed a method of searching hyperparameters that doesn't exist.
 
     A method from a file is checked in ``sweep.reading``.
     """
@@ -77,7 +77,7 @@ def refuse_unknown_method(config: Config) -> None:
 
 
 def split_sweep_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split a command line into the options of ``sweep`` and the remaining words.
+    """Split the command line of ``sweep`` into the options of ``sweep`` and those of its runs.
 
     Raises:
         UserError: If options contradict each other, or a folder for runs is typed.
@@ -98,7 +98,7 @@ def split_sweep_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[
 
 
 def without_sweep_options(words: Sequence[str]) -> list[str]:
-    """Return a command line without the options for keys of [sweep]."""
+    """Return a command line without the options that set keys of section [sweep]."""
     result: list[str] = []
     is_value = False  # of a [sweep] option: its value is the next word
     for word in words:

@@ -55,7 +55,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_run(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration of a run and the options of ``train``, with ``trace`` added.
+    """Parse the command line of ``train``. Returns the run's configuration and the options.
+
+    The options also have ``trace``, the timeline's file or None.
 
     Args:
         argv: Command line.
@@ -88,7 +90,7 @@ def option_parser() -> argparse.ArgumentParser:
 def find_resumed(
     which: str, words: list[str], stack: contextlib.ExitStack
 ) -> tuple["Checkpoint", Path]:
-    """Load the checkpoint to resume, and lock its run.
+    """Load the checkpoint that ``--resume`` names, and lock its run against other processes.
 
     Args:
         which: Value of ``--resume``.

@@ -44,14 +44,14 @@ from puffer_mlx.vec.from_config import source_folder
 
 
 def device_description(trainer: Trainer) -> str:
-    """Describe the device that trains, and the device of rollouts if it differs."""
+    """Return text that names the device that trains, and the device of rollouts if it differs."""
     devices = trainer.placement
     text = f"CPU, {blas_name()}" if kind(devices.learner) == "cpu" else "GPU"
     return text if devices.rollout == devices.learner else f"{text}; rollouts on the CPU"
 
 
 def inspect_environments(config: Config, environments: Environments) -> None:
-    """Print notes about a run's environments, and refuse unsuitable ones.
+    """Print notes about a run's environments, and raise a UserError if they can't be used.
 
     Args:
         config: Configuration of the run.
@@ -71,14 +71,14 @@ def inspect_environments(config: Config, environments: Environments) -> None:
 
 
 def images_note(environments: Environments) -> str | None:
-    """Return a line about the layout of image observations, or None without images."""
+    """Return a line about the layout of the environments' images; None without images."""
     layout = getattr(environments, "layout", None)
     images = layout.images() if layout else []
     return f"images: {'; '.join(images)}" if images else None
 
 
 def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
-    """Yield the lines to print about a resumed run.
+    """Yield the lines to print when a run is resumed: its checkpoint and what differs.
 
     Args:
         run: The run.
@@ -104,7 +104,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
 
 
 def refuse_fewer_steps(run: Run) -> None:
-    """Raise a UserError if a resumed run already has more steps than requested."""
+    """Raise a UserError if a resumed run already has more steps than it should train in all."""
     trainer = run.trainer
     if trainer.epoch > trainer.config.epochs:
         total = int(trainer.config.train.total_timesteps)
@@ -115,13 +115,13 @@ def refuse_fewer_steps(run: Run) -> None:
 
 
 def file_paths(run: Run) -> str:
-    """Return text with the paths of a run's files."""
+    """Return text with the paths of a run's checkpoints, log and compiled code."""
     folder, log = relative(run.folder), relative(run.log.path)
     return f"checkpoints {folder}\nlog         {log}\ncompiled    {cache_directory()}"
 
 
 def training_notes(run: Run) -> list[str | None]:
-    """Return the lines to print before training: log, encoder, placement, evaluations."""
+    """Return lines to print before training: about log, encoder, devices and evaluations."""
     trainer, config = run.trainer, run.trainer.config
     encoder = trainer.policy.encoder
     cuda_network = vec.has_cuda_network(config)
@@ -131,7 +131,7 @@ def training_notes(run: Run) -> list[str | None]:
 
 
 def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
-    """Return the dashboard of a run; with ``-q`` it prints nothing.
+    """Return the dashboard that shows a run's progress; with ``-q`` it prints nothing.
 
     Args:
         run: The run.
@@ -155,7 +155,7 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
 
 
 def conditions(trainer: Trainer) -> PerfContext:
-    """Return the facts on which the dashboard bases its hints about speed."""
+    """Return the facts about a run on which the dashboard bases its hints about speed."""
     config, devices = trainer.config, trainer.placement
     environments = cast(Environments, trainer.vec)
     cores = placement.rollout_cores(config)
@@ -181,7 +181,7 @@ def conditions(trainer: Trainer) -> PerfContext:
 
 
 def restart_reason(config: Config) -> str:
-    """Return the reason why a resumed run's environments had to be restarted."""
+    """Return text that says why a resumed run's environments couldn't continue."""
     if config.python:
         return "Python environments can't save their state"
     main = main_source(source_folder(config))
@@ -190,7 +190,7 @@ def restart_reason(config: Config) -> str:
 
 
 def rate_note(config: Config) -> str | None:
-    """Return a line about a learning rate chosen for another optimizer, or None."""
+    """Return a note if the learning rate was chosen for another optimizer; None otherwise."""
     rate = "train.learning_rate"
     origin = config.origins.get(rate, "")
     if config.train.optimizer == config.rate_optimizer or origin == COMMAND_LINE:
@@ -203,7 +203,7 @@ def rate_note(config: Config) -> str | None:
 
 
 def evaluation_note(config: Config) -> str | None:
-    """Return a line about evaluations during training, or None without evaluations."""
+    """Return a line that says how often and how a run is evaluated; None without evaluations."""
     base = config.base
     if not base.eval_interval:
         return None
@@ -215,19 +215,19 @@ def evaluation_note(config: Config) -> str | None:
 
 
 def progress_line(trainer: Trainer) -> str:
-    """Return a line about the progress of the current epoch, or "" between epochs."""
+    """Return a line that shows how far the current epoch of training is, or "" between epochs."""
     epoch = trainer.progress
     return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
 
 
 def best_note(run: Run, score: float | None) -> str:
-    """Return the line about an evaluation with a new best score."""
+    """Return a line that reports an evaluation's new best score and where the policy was saved."""
     best = relative(run.folder / checkpoint.BEST)
     return f"new best, saved: {score_label(run.trainer.config.metric)} {score:.3f}, {best}"
 
 
 def reached_note(config: Config, score: float | None) -> str:
-    """Return the line about a run that ends because an evaluation reached the target score."""
+    """Return a line that says that an evaluation reached the target score, so that the run ends."""
     return f"{target_message(config, score)}: the run ends (--stop-at-score none continues)"
 
 
@@ -235,7 +235,7 @@ def reached_note(config: Config, score: float | None) -> str:
 
 
 def steps_line(trainer: Trainer, uptime: float) -> str:
-    """Return a line about a run's steps, with the reason if they are fewer than requested.
+    """Return a line with a run's number of steps and duration, and why steps are missing.
 
     Args:
         trainer: Trainer of the run.
@@ -247,7 +247,7 @@ def steps_line(trainer: Trainer, uptime: float) -> str:
 
 
 def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[str]:
-    """Yield lines about the final score of a run and its best evaluation.
+    """Yield lines that report a run's final score and its best evaluation.
 
     Args:
         run: The run.
@@ -271,7 +271,7 @@ def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[s
 
 
 def declares_pictures(config: Config) -> bool:
-    """Return True if a Python environment declares that it can draw pictures."""
+    """Return True if a Python environment says that it can render pictures, for a GIF."""
     if config.python and config.base.eval_video_interval:
         return True  # checked before training
     kind, _, name = config.env_name.partition(":")
@@ -287,7 +287,7 @@ def declares_pictures(config: Config) -> bool:
 
 
 def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
-    """Return the lines with the commands to type after a run: score, watch, train longer, ...
+    """Return lines with suggested commands after a run: evaluate, watch, train longer, ...
 
     Args:
         run: Run that has ended.

@@ -51,7 +51,7 @@ Resumed = checkpoint.Checkpoint | None
 
 
 class ProfileFiles:
-    """Context manager that records a run's timeline and GPU capture, if requested.
+    """Context manager that writes profiling files of a run: its timeline and a capture of GPU work.
 
     Enter it before the first epoch, and call ``end_epoch`` after each one.
 
@@ -81,7 +81,7 @@ class ProfileFiles:
             self.capture.begin_epoch(self.trainer.epoch)
 
     def end_epoch(self) -> None:
-        """End the GPU capture of an epoch, and begin that of the next one if requested."""
+        """Tell the GPU capture that an epoch has ended, and begin another capture if requested."""
         if self.capture and not self.capture.end_epoch():
             self.capture.begin_epoch(self.trainer.epoch)
 
@@ -102,7 +102,7 @@ def start_run(
     resumed: Resumed,
     lock: contextlib.ExitStack,
 ) -> int:
-    """Start a new run, or resume one. Returns the exit code.
+    """Start a new training run, or resume one. Returns the exit code.
 
     Args:
         argv: Command line.
@@ -131,7 +131,10 @@ def start_run(
 
 
 def start_local_ranks(config: Config, argv: list[str]) -> int:
-    """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
+    """Start several processes (``train.gpus`` ranks) that train a run together on this machine.
+
+    Returns the exit code.
+    """
     partition(config, 0, config.train.gpus)  # report indivisible sizes once, not in each rank
     flags = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
@@ -146,7 +149,7 @@ def train_rank(
     resumed: Resumed,
     ranks: SingleProcess,
 ) -> int:
-    """Train a run as the only rank or as one of several ranks. Returns the exit code."""
+    """Train a run in this process, alone or as one of several ranks. Returns the exit code."""
     verbosity.note(kernels_note(), error=True)
     weights_path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
@@ -202,7 +205,7 @@ def train_rank(
 
 
 def with_training_preprocessing(config: Config, path: Path | None) -> Config:
-    """Return a configuration with the preprocessing that the initial weights were trained with.
+    """Return a run's configuration with the preprocessing that its initial weights need.
 
     Preprocessing is that of observations and actions, such as normalization.
 
@@ -225,7 +228,7 @@ def train_epochs(
     dashboard: Dashboard,
     profile_files: ProfileFiles,
 ) -> None:
-    """Train a run until its end or a stop, and write records, checkpoints and videos.
+    """Train a run until it ends or is stopped, and write its records, checkpoints and videos.
 
     Args:
         run: The run.
@@ -274,7 +277,7 @@ def train_epochs(
 def finish_run(
     run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboard
 ) -> dict[str, float]:
-    """Evaluate the final weights of a complete run, and send the result to the trackers.
+    """Evaluate the final weights of a finished run, and send the result to the trackers.
 
     Returns:
         The evaluation's record; empty without an evaluation.
@@ -297,7 +300,7 @@ def finish_run(
 def evaluate_final_weights(
     evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard
 ) -> dict[str, float]:
-    """Evaluate a run's final weights by rollouts. Returns the metrics; {} without an evaluation."""
+    """Evaluate a run's final weights by playing. Returns the metrics; {} without an evaluation."""
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
@@ -321,7 +324,7 @@ def evaluate_final_weights(
 
 
 def play_final_games(run: Run, dashboard: Dashboard) -> dict[str, float]:
-    """Play the final evaluation games of a self-play run. Returns the metrics."""
+    """Play the games that evaluate a self-play run at its end. Returns their metrics."""
     results = ladder.play_configured_ladder(run.trainer, make_separate_environments, run.log.touch)
     for line in str(results).splitlines():
         dashboard.message(line)

@@ -31,7 +31,7 @@ class Parser(HelpParser):
     """An argument parser that reports problems as UserErrors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's error message as a UserError."""
+        """Raise argparse's message about a wrong command line as a UserError."""
         raise UserError(f"{message} ({COMMAND_LINE})", ALL_HINT)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -77,7 +77,7 @@ def build_parser(
 
 
 class TypedOption(NamedTuple):
-    """An option with its values on a command line.
+    """One option of a command line, such as ``--seed``, with the values typed after it.
 
     Args:
         option: Normalized name: ``-`` for ``_``, and ``--seed`` for ``--base.seed``; empty for
@@ -92,18 +92,18 @@ class TypedOption(NamedTuple):
 
     @property
     def with_section(self) -> str:
-        """The option with the section of its key: ``--train.gamma`` for ``--gamma``."""
+        """Full form of a typed option: ``--train.gamma`` for ``--gamma``."""
         name = KEY_OPTIONS.get(self.option)
         return option(*name.split(".", 1)) if name else self.option
 
     @property
     def text(self) -> str | None:
-        """The option's first value without outer white space, or None without a value."""
+        """First value typed for an option, without white space around it; None without a value."""
         return self.words[0].strip() if self.words else None
 
 
 def typed_options(argv: Sequence[str]) -> list[TypedOption]:
-    """Split a command line (without ENV) into options with their values."""
+    """Split a command line, after its environment, into a list of its options with their values."""
     options: list[TypedOption] = []
     for word in normalize_options(argv):
         if re.fullmatch(r"-[^\s=]+(=.*)?", word, re.DOTALL) and not NEGATIVE_NUMBER.fullmatch(word):
@@ -118,7 +118,7 @@ def typed_options(argv: Sequence[str]) -> list[TypedOption]:
 
 
 def options_that_set_keys(files: Iterable[Setting], further: Iterable[str] = ()) -> dict[str, str]:
-    """Return a dict from all options that set keys to the names of these keys.
+    """Return a dict from each option that sets a configuration key to the key's name.
 
     Args:
         files: Settings of an environment's files; their keys of [env] and [sweep] are options.
@@ -129,7 +129,7 @@ def options_that_set_keys(files: Iterable[Setting], further: Iterable[str] = ())
 
 
 def typed_values(typed: Iterable[TypedOption]) -> dict[str, str | None]:
-    """Return the typed value of each option, by ``section.key`` or the option's name."""
+    """Return the typed value of each command-line option, by ``section.key`` or option name."""
     return {KEY_OPTIONS.get(each.option, each.option): each.text for each in typed}
 
 
@@ -203,7 +203,7 @@ def normalize_options(argv: Sequence[str]) -> list[str]:
 
 
 def _refuse_empty_values(parser: argparse.ArgumentParser, typed: Iterable[TypedOption]) -> None:
-    """Raise a UserError if an option of the command, not of a key, has an empty value."""
+    """Raise a UserError if an option that sets no configuration key has an empty value."""
     for each in typed:
         action = parser._option_string_actions.get(each.option)
         if action and action.help != argparse.SUPPRESS and each.text == "":

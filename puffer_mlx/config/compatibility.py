@@ -42,7 +42,9 @@ REMOVED = {  # keys of earlier versions: an error if typed, ignored in files; wh
 
 
 class Renamed(NamedTuple):
-    """The key that another release's name sets, and the translation of a switch's values.
+    """A configuration key that has another name in another PufferLib release.
+
+    It also has the translation of the values if the old key is a switch.
 
     Args:
         section: Section of the key.
@@ -60,11 +62,11 @@ class Renamed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The renamed key with its section: ``train.overlap``."""
+        """Name, with section, of the key that replaces another release's: ``train.overlap``."""
         return f"{self.section}.{self.key}"
 
     def __str__(self) -> str:
-        """Return the key for help: ``train.overlap = auto (0: False; typed: True)``."""
+        """Return a renamed key as text for help: ``train.overlap = auto (0: False)``."""
         typed = f"; typed: {self.typed_on}" if self.typed_on else ""
         switch = f" = {self.on} (0: {self.off}{typed})" if self.off else ""
         return self.name + switch

@@ -16,27 +16,27 @@ PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 def network_folders() -> dict[str, Path]:
-    """Return each network's folder by its name in ``torch.network``."""
+    """Return a dict from each legal value of ``torch.network`` to the folder of its code."""
     return {name: file.parent for name, file in _files_by_name("networks/*/__init__.py").items()}
 
 
 def encoder_files() -> dict[str, Path]:
-    """Return each encoder's file by its name in ``torch.encoder``."""
+    """Return a dict from each legal value of ``torch.encoder`` to the file of its code."""
     return _files_by_name("encoders/*.py")
 
 
 def algorithms() -> tuple[str, ...]:
-    """Return the legal values of ``train.algorithm``."""
+    """Return the names of all training algorithms: the legal values of ``train.algorithm``."""
     return _modules("ppo/algorithms")
 
 
 def optimizers() -> tuple[str, ...]:
-    """Return the legal values of ``train.optimizer``."""
+    """Return the names of all optimizers: the legal values of ``train.optimizer``."""
     return _modules("ppo/optimizers")
 
 
 def trackers() -> tuple[str, ...]:
-    """Return the legal values of ``base.track``."""
+    """Return the names of all experiment trackers: the legal values of ``base.track``."""
     return _modules("tracking/trackers")
 
 
@@ -46,7 +46,7 @@ def _modules(folder: str) -> tuple[str, ...]:
 
 @cache
 def _files_by_name(pattern: str) -> dict[str, Path]:
-    """Return the files of networks or encoders by the value of ``NAME`` in them."""
+    """Return a dict from names of networks or encoders (``NAME`` in the code) to their files."""
     files = {}
     for file in sorted((PACKAGE_FOLDER / "policy").glob(pattern)):
         for statement in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -57,7 +57,7 @@ def _files_by_name(pattern: str) -> dict[str, Path]:
 
 
 class Facts(NamedTuple):
-    """Properties of a training algorithm that other code needs without importing it.
+    """Properties of a training algorithm, available without importing the algorithm's code.
 
     Args:
         summary: Description of minibatches and advantages, for the help of ``train.algorithm``.
@@ -112,5 +112,5 @@ def facts(name: str) -> Facts:
 
 
 def trainer_of_release(release: str) -> str:
-    """Return the name of the trainer of a PufferLib release."""
+    """Return the name of the training algorithm that PufferLib's release 4.0 or 5.0 uses."""
     return next(name for name in algorithms() if facts(name).release == release)

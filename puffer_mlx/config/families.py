@@ -28,7 +28,7 @@ PARTIAL_FILE_KEYS = {  # keys that are used of a file that a family reads only p
 
 
 class Family(NamedTuple):
-    """A family of Python environments with the same default settings.
+    """A group of Python environments with the same defaults, such as those that return images.
 
     Args:
         kind: Description for notes.
@@ -41,7 +41,7 @@ class Family(NamedTuple):
     partial_files: tuple[str, ...] = ()
 
     def files_for(self, recurrent: bool) -> tuple[str, ...]:
-        """Return a family's settings files for a recurrent or a stateless network."""
+        """Return the .ini files with this family's defaults, for a recurrent network or not."""
         return self.files + ((RECURRENT_FILE,) if recurrent else ())
 
 
@@ -59,7 +59,10 @@ FAMILY_FILES = tuple(dict.fromkeys(file for f in FAMILIES.values() for file in f
 
 
 def family_of(spec: "EnvSpec") -> str:
-    """Return the name of a Python environment's family, which its spaces determine."""
+    """Return the family (group with the same defaults) of a Python environment, by its spaces.
+
+    The families are discrete or continuous actions, each with or without images.
+    """
     if spec.observation_shape or spec.image_parts:
         return "continuous_images" if spec.action.continuous else "images"
     return "continuous" if spec.action.continuous else "discrete"

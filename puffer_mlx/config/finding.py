@@ -61,7 +61,7 @@ VERSION = re.compile(r"-v\d+$")  # at the end of Gymnasium's ids
 
 
 def config_folders() -> list[Path]:
-    """Return the folders searched for .ini files: the package's, then `./configs`.
+    """Return the folders to search for .ini files: the one in the package, then `./configs`.
 
     In a checkout they are the same folder.
     """
@@ -70,7 +70,7 @@ def config_folders() -> list[Path]:
 
 
 def shipped_file(name: str) -> list[Path]:
-    """Return the package's .ini file of a name, in a list that is empty if it doesn't exist.
+    """Return a list with the path of an .ini file shipped in the package; empty if there is none.
 
     `./configs` isn't searched: its default.ini may belong to another program.
     """
@@ -79,19 +79,22 @@ def shipped_file(name: str) -> list[Path]:
 
 
 def all_files() -> list[Path]:
-    """Return all .ini files in the config folders and below, the package's first."""
+    """Return all .ini files in the configuration folders and below, the package's first."""
     return [path for folder in config_folders() for path in sorted(folder.rglob("*.ini"))]
 
 
 def plain_path(path: Path) -> str:
-    """Return an .ini file's path for messages: ``configs/...`` for files of the package."""
+    """Return an .ini file's path as text for messages: ``configs/...`` for a shipped file."""
     if path.is_relative_to(shipped_folder("configs")):
         return (Path("configs") / path.relative_to(shipped_folder("configs"))).as_posix()
     return str(path)
 
 
 def env_names(path: Path) -> list[str]:
-    """Return the environments that an .ini file configures: its env_name, or the file's name."""
+    """Return the names of the environments that an .ini file configures.
+
+    They are in its env_name; without one, it is the file's name.
+    """
     try:
         return listed_names(path) or [path.stem]
     except OSError:  # reading the settings reports the reason
@@ -99,7 +102,7 @@ def env_names(path: Path) -> list[str]:
 
 
 def variants() -> dict[str, Path]:
-    """Return the variants of environments: .ini files by name, such as ``breakout-a``.
+    """Return the variants of environments: names, such as ``breakout-a``, with their .ini files.
 
     A variant has other settings for the environment before the hyphen.
     """
@@ -111,19 +114,19 @@ def variants() -> dict[str, Path]:
 
 
 def _is_variant(path: Path) -> bool:
-    """Return True if an .ini file is named NAME-x.ini and its env_name is NAME."""
+    """Return True if an .ini file has settings for a variant of environment NAME: NAME-x.ini."""
     name, dash, _ = path.stem.partition("-")
     return bool(dash) and env_names(path) == [name]
 
 
 def all_env_names() -> list[str]:
-    """Return the sorted names of all environments that have an .ini file."""
+    """Return the sorted names of all environments with an .ini file, without variants."""
     files = (path for path in all_files() if path.name not in ("default.ini", *SHARED_FILES))
     return sorted({name for path in files for name in env_names(path)})
 
 
 def selectable_names() -> list[str]:
-    """Return the sorted names of all environments and variants that have an .ini file."""
+    """Return the sorted names of all environments and variants that a user can select."""
     return sorted({*all_env_names(), *variants()})
 
 
@@ -218,13 +221,13 @@ def env_hint() -> str:
 
 
 def last_value(key: str, files: Iterable[Path]) -> str:
-    """Return a key's text in the last .ini file that contains it, or ""."""
+    """Return the text that the last of some .ini files sets for a key, or "" if none does."""
     texts = [file_texts(path).get(key, "") for path in files]
     return next((text for text in reversed(texts) if text), "")
 
 
 def is_complete(path: Path) -> bool:
-    """Return True if an .ini file is a run's saved configuration, which sets every key.
+    """Return True if an .ini file is the complete configuration that was saved with a run.
 
     The criterion is that it sets at least half of the keys: older versions had fewer keys.
     """
@@ -235,7 +238,7 @@ def is_complete(path: Path) -> bool:
 
 
 class ConfiguredEnvironment(NamedTuple):
-    """An environment and the .ini files that configure it.
+    """An environment together with the .ini files that configure it, in the order of reading.
 
     Args:
         env_name: Name of the environment.
@@ -255,15 +258,16 @@ class ConfiguredEnvironment(NamedTuple):
 
     @property
     def python(self) -> bool:
-        """True for a Python environment: ``gym:ID`` or ``module:factory``."""
+        """True if the environment is written in Python: ``gym:ID`` or ``module:factory``."""
         return ":" in self.env_name
 
 
 class FamilyChoice(NamedTuple):
-    """The settings that choose which family's files a Python environment uses.
+    """The facts that decide which family's default settings a Python environment uses.
 
-    A typed family wins over the one in the environment's files, which wins over the family of the
-    spaces. ``auto`` means the family of the spaces.
+    A family is a group of Python environments with the same default settings. A typed family wins
+    over the one in the environment's files, which wins over the family of the environment's spaces.
+    ``auto`` means the family of the spaces.
 
     Args:
         family: Family of the environment's spaces; empty before they are known.
@@ -310,7 +314,7 @@ def find_configured_environment(
 
 
 def shadow_note(word: str, environment: ConfiguredEnvironment) -> str:
-    """Return a note if a shipped environment is used although ./ has one with its name, or "".
+    """Return a note if a shipped environment is used despite one of its name in ./, or "".
 
     Args:
         word: Name or path of the environment, as typed.
@@ -410,7 +414,7 @@ def _upstream_environment(path: Path) -> ConfiguredEnvironment | None:
 
 
 def _with_upstream_defaults(folder: Path, configs: Path, path: Path) -> ConfiguredEnvironment:
-    """Return an environment with an .ini file and the default.ini of a ``config`` folder.
+    """Return an environment with its .ini files, default.ini of a ``config`` folder included.
 
     Args:
         folder: Folder of the environment's sources.
@@ -464,7 +468,7 @@ def _folder_environment(word: str) -> ConfiguredEnvironment:
 
 
 def _matches_pattern(name: str, path: Path) -> bool:
-    """Return True if an environment matches the pattern in an .ini file's env_name."""
+    """Return True if an environment's name matches a ``*`` pattern in an .ini file's env_name."""
     return any("*" in pattern and fnmatchcase(name, pattern) for pattern in env_names(path))
 
 

@@ -26,7 +26,7 @@ EPISODES_WHILE_TRAINING = 100  # per evaluation, as in python.ini
 
 
 class Misfit(UserError):
-    """Error of a configuration whose environments don't fill their groups of agents exactly.
+    """Error: the agents can't be divided into groups without splitting an environment's agents.
 
     Args:
         counts: Number of agents of each environment, in order.
@@ -43,7 +43,7 @@ def is_explicit(config: Config, name: str) -> bool:
 
 
 def fit_buffers(config: Config) -> None:
-    """Lower a file's ``vec.num_buffers`` to the next number that divides the agents."""
+    """Lower ``vec.num_buffers``, if a file set it, to a divisor of the number of agents."""
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
     if agents < 1 or buffers < 1 or agents % buffers == 0 or is_explicit(config, BUFFERS):
         return
@@ -54,7 +54,7 @@ def fit_buffers(config: Config) -> None:
 
 
 def fit_minibatch(config: Config) -> None:
-    """Fit ``train.minibatch_size`` to the epoch, with a note, if it is from a family's file.
+    """Fit ``train.minibatch_size`` to the epoch's size, with a note, if a family's file set it.
 
     It is lowered to the size of an epoch, or raised to a multiple of the segment length if
     minibatches consist of segments. A size from another file isn't changed.
@@ -77,7 +77,7 @@ def fit_minibatch(config: Config) -> None:
 
 
 def fit_evaluations(config: Config) -> None:
-    """Reduce the default number of episodes for evaluations while training.
+    """Reduce the default number of episodes per evaluation for evaluations during training.
 
     PufferLib's default of 10,000 episodes after training would interrupt the run for too long.
     """
@@ -90,7 +90,7 @@ def fit_evaluations(config: Config) -> None:
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:
-    """Lower a file's ``vec.num_buffers`` or ``vec.total_agents`` so that all groups are full.
+    """Lower ``vec.num_buffers`` or ``vec.total_agents``, unless typed, so that all groups are full.
 
     The agents are divided into ``vec.num_buffers`` groups of equal size. All agents of an
     environment must be in one group. Fewer groups are tried first, then fewer agents.
@@ -156,7 +156,7 @@ def rollout_threads(config: Config, cores: int) -> int:
 
 
 def _fills(ends: set[int], agents: int, groups: int) -> bool:
-    """Return True if the environments fill all groups of agents exactly.
+    """Return True if groups of equal size can hold all agents without splitting an environment's.
 
     Args:
         ends: Total number of agents after each environment.
@@ -168,7 +168,7 @@ def _fills(ends: set[int], agents: int, groups: int) -> bool:
 
 
 def _misfit_error(config: Config, counts: Sequence[int]) -> UserError:
-    """Return the error that the environments' agents don't fit the groups, with valid sizes."""
+    """Return the error for environments whose agents don't fill equal groups, with valid sizes."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
     set_keys = [key for key in (AGENTS, BUFFERS) if key in config.origins]
     origins = dict.fromkeys(config.origins[key] for key in set_keys)  # each one once
@@ -188,5 +188,5 @@ def _misfit_error(config: Config, counts: Sequence[int]) -> UserError:
 
 
 def _setting(config: Config, name: str, value: int) -> str:
-    """Return text for a message: a key, its value and its file."""
+    """Return a configuration key with its value and its origin as text for an error message."""
     return f"{name} {value}" + (f" ({config.origins[name]})" if name in config.origins else "")

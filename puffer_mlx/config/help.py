@@ -23,20 +23,20 @@ Section = tuple[str | None, str | None, list[argparse.Action]]  # title, descrip
 
 
 class HelpAction(argparse.Action):
-    """The argparse action of ``--help`` and ``--help all``."""
+    """The argparse action that prints a command's help for ``--help`` and ``--help all``."""
 
     def __init__(self, option_strings, dest, **how: Any) -> None:
         how |= {"default": argparse.SUPPRESS, "nargs": "?", "metavar": ALL_KEYS}
         super().__init__(option_strings, argparse.SUPPRESS, **how)
 
     def __call__(self, parser: Any, namespace, values, option_string=None) -> None:
-        """Print the help of the parser's command and exit; all keys for ``--help all``."""
+        """Print the help of a command and exit the process. ``--help all`` prints all keys."""
         print(page(parser, values == ALL_KEYS), end="")
         parser.exit()
 
 
 class HelpParser(argparse.ArgumentParser):
-    """An argument parser whose help shows configuration keys; accepts no abbreviated options.
+    """An argument parser whose help also shows configuration keys. Options can't be abbreviated.
 
     Attributes:
         help_keys: Names of the keys in the help; empty for a command without a configuration.
@@ -54,7 +54,7 @@ class HelpParser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.HelpFormatter):
-    """A help formatter that doesn't break lines at the hyphens in options."""
+    """An argparse help formatter that doesn't break lines at the hyphens in options."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         text = " ".join(text.split())
@@ -64,7 +64,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def page(parser: HelpParser, everything: bool) -> str:
-    """Return the text of a command's help.
+    """Return the complete text that a command prints for ``--help``.
 
     Args:
         parser: Parser of the command.
@@ -88,7 +88,7 @@ def page(parser: HelpParser, everything: bool) -> str:
 
 
 def _sections(parser: HelpParser) -> Iterator[Section]:
-    """Yield the sections of a command's ``--help``."""
+    """Yield the sections of the short help of a command: its options and the common keys."""
     *groups, general = _option_groups(parser)
     yield from (section for section in groups if section[0] != RARE_OPTIONS)
     common = [name for name in parser.help_keys if DECLARED[name].brief]
@@ -101,7 +101,7 @@ def _sections(parser: HelpParser) -> Iterator[Section]:
 
 
 def _all_sections(parser: HelpParser) -> Iterator[Section]:
-    """Yield the sections of a command's ``--help all``."""
+    """Yield the sections of the long help (``--help all``): a command's options and all keys."""
     yield from _option_groups(parser)
     if not parser.help_keys:
         return
@@ -119,14 +119,17 @@ def _in(name: str, section: str) -> bool:
 
 
 def _option_groups(parser: HelpParser) -> list[Section]:
-    """Return the groups of a command's options that aren't keys, the general group last."""
+    """Return the groups of a command's options in its help, without configuration keys.
+
+    The general group is the last one.
+    """
     last = parser._optionals
     groups = [each for each in parser._action_groups if each is not last]
     return [(each.title, each.description, each._group_actions) for each in (*groups, last)]
 
 
 def key_actions(parser: HelpParser) -> list[argparse.Action]:
-    """Return argparse actions that describe all keys in a command's help."""
+    """Return an argparse action for each configuration key that a command's help shows."""
     actions = []
     for name in parser.help_keys:
         declared = DECLARED[name]
@@ -141,7 +144,7 @@ def key_actions(parser: HelpParser) -> list[argparse.Action]:
 
 
 def _key_option(name: str, metavar: str, text: str) -> argparse.Action:
-    """Return an argparse action that describes a key in help; it isn't used for parsing."""
+    """Return the argparse action that shows a configuration key in help, not used for parsing."""
     bare = not _in(name, "sweep") and may_be_bare(name)
     return argparse.Action(
         [option(*name.split(".", 1))],
@@ -153,7 +156,7 @@ def _key_option(name: str, metavar: str, text: str) -> argparse.Action:
 
 
 def _common_option(name: str, values: Mapping[str, str]) -> argparse.Action:
-    """Return an argparse action that describes a common key with its brief help."""
+    """Return the argparse action that shows a common configuration key in the short help."""
     declared = DECLARED[name]
     text = f"{declared.brief} ({_brief(values.get(name, str(declared.default)))})"
     action = _key_option(name, METAVARS[declared.kind], text)
@@ -164,7 +167,7 @@ def _common_option(name: str, values: Mapping[str, str]) -> argparse.Action:
 
 
 def _brief(text: str) -> str:
-    """Shorten the text of a value: 0.9721246598992744 to 0.9721, 10000000 to 10_000_000."""
+    """Return a value's text shortened for help: 0.9721246 to 0.9721, 10000000 to 10_000_000."""
     number = parse_number(text)
     if isinstance(number, float):
         return f"{number:.4g}"
@@ -172,7 +175,7 @@ def _brief(text: str) -> str:
 
 
 def _other_names() -> str:
-    """Return the last section of ``--help all``: unused keys by reason, and other names of keys."""
+    """Return the last section of ``--help all``: keys without effect, and old names of keys."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in UNUSED.items():
         by_reason.setdefault(reason, []).append(name)

@@ -41,7 +41,7 @@ SECTION_HINT = "begin with a section, for example [train]"
 
 
 class Line(NamedTuple):
-    """A line of an .ini file: a section's header, a key with its value, or neither.
+    """One parsed line of an .ini file: a section's header, a key with its value, or neither.
 
     Args:
         number: Line number, from 1.
@@ -57,7 +57,7 @@ class Line(NamedTuple):
 
 
 class IniFile:
-    """The text of an .ini file, parsed when needed and cached.
+    """The text of an .ini file, with its parsed values, which are computed when needed and cached.
 
     Args:
         text: The text, decoded with ``surrogateescape``, so that a wrong byte can be reported.
@@ -68,7 +68,7 @@ class IniFile:
 
     @cached_property
     def raw(self) -> dict[str, str]:
-        """The file's values by ``section.key`` in lower case, whatever its release.
+        """Values in an .ini file of any PufferLib release, by lower-case ``section.key``.
 
         A header of a section is included as ``section.`` with the value "". Characters that
         ``checked_text`` refuses are replaced.
@@ -82,17 +82,20 @@ class IniFile:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """The values of ``raw`` without quotes, by ``section.key`` in lower case."""
+        """Values in the .ini file without their quotes, by lower-case ``section.key``."""
         return {name: unquoted(text) for name, text in self.raw.items()}
 
     @cached_property
     def has_indented_lines(self) -> bool:
-        """True if a line is indented: it continues a value in 4.0, and is a setting in 5.0."""
+        """True if the .ini file has an indented line.
+
+        PufferLib 4.0 reads such a line as the continuation of a value, 5.0 as a setting.
+        """
         return bool(INDENTED.search(self.text))
 
 
 def ini_file(path: Path) -> IniFile:
-    """Return an .ini file, from a cache if it didn't change since the last call.
+    """Return the parsed content of an .ini file, from a cache if the file hasn't changed.
 
     Raises:
         OSError: If it can't be read.
@@ -106,12 +109,15 @@ def ini_file(path: Path) -> IniFile:
 
 @lru_cache(maxsize=256)
 def _read_cached(path: Path, stamp: tuple[int, ...]) -> IniFile:
-    """Read an .ini file. The cache's key is ``stamp``, which changes with the file."""
+    """Read an .ini file, or return the cached content if path and ``stamp`` are the same as before.
+
+    The stamp (size and time, for example) changes with the file.
+    """
     return IniFile(read_text(path, "surrogateescape"))
 
 
 def file_texts(path: Path) -> dict[str, str]:
-    """Return an .ini file's values by ``section.key`` in lower case; {} if it can't be read."""
+    """Return the values in an .ini file by lower-case ``section.key``; {} if it is unreadable."""
     try:
         return ini_file(path).texts
     except OSError:  # reading the settings reports the reason
@@ -305,7 +311,7 @@ def uncommented(line: str) -> str:
 
 
 def _with_python_number(setting: Setting) -> Setting:
-    """Return a setting of PufferLib 5.0 with its number spelled for Python, such as 0x10 as 16.0.
+    """Return a setting from a PufferLib 5.0 file with its number as Python writes it: 0x10 as 16.0.
 
     Settings without a number are unchanged, except that those of [sweep] lose their quotes.
 
@@ -334,6 +340,9 @@ def _with_python_number(setting: Setting) -> Setting:
 
 
 def _declaration(setting: Setting) -> Key | None:
-    """Return the declaration of a setting's key, also for another release's name of the key."""
+    """Return the declaration (type, limits, help) of a setting's key; None if undeclared.
+
+    Keys of another release are looked up by their new names.
+    """
     renamed = RENAMES.get(setting.name)
     return DECLARED.get(renamed.name if renamed else setting.name)

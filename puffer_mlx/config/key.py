@@ -17,7 +17,9 @@ FLOAT_MAX = (2 - 2.0**-23) * 2.0**127  # largest float32, the type in training
 
 @dataclass(frozen=True)
 class Key:
-    """The declaration of one configuration key. The type of the default is the key's type.
+    """Declaration of one configuration key: default value, help and limits.
+
+    The type of the default is the key's type.
 
     Args:
         default: Value if nothing sets the key: an int, float, bool or str.
@@ -56,12 +58,12 @@ class Key:
 
     @property
     def kind(self) -> type:
-        """The type of the key's values, except for ``special_values`` and file names."""
+        """Type of a configuration key's values, except for ``special_values`` and file names."""
         return float if self.default in self.special_values else type(self.default)
 
     @property
     def bounds(self) -> str:
-        """The key's legal values as text; empty if only the type limits them."""
+        """Legal values of a configuration key as text, such as "0 to 1"; empty without limits."""
         if self.minimum is not None and self.maximum is not None:
             return f"{self.minimum:g} to {self.maximum:g}"
         sides = ("at least", self.minimum), ("above", self.above)
@@ -75,7 +77,7 @@ class Key:
         return limits or " or ".join(words)
 
     def problem(self, value: object) -> tuple[str, str] | None:
-        """Return the problem with a value of this key and a hint, or None for a legal value."""
+        """Check a value for a configuration key. Returns the problem and a hint, or None."""
         kind = self.kind
         if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
             return None
@@ -112,7 +114,7 @@ LIMIT_SIGNS = {">=": "minimum", "<=": "maximum", ">": "above", "<": "below"}
 
 
 def key(default: Any, help: str, unit_and_limits: str = "", **more: Any) -> Any:
-    """Declare a configuration key. Returns a dataclass field with the `Key` in its metadata.
+    """Return a dataclass field that declares a configuration key, with a `Key` in its metadata.
 
     Args:
         default: Default value.
@@ -128,7 +130,7 @@ def key(default: Any, help: str, unit_and_limits: str = "", **more: Any) -> Any:
 
 
 class StrictFields:
-    """Base class of dataclasses that refuse undeclared fields.
+    """Base class of configuration dataclasses, which refuse fields that aren't declared.
 
     Raises:
         UserError: If an undeclared field is passed or set later; the hint is the closest field.
@@ -137,7 +139,7 @@ class StrictFields:
     if not TYPE_CHECKING:  # with these, type checkers would accept any name
 
         def __new__(cls, *_: Any, **fields: Any) -> Self:
-            """Raise a UserError for keywords that aren't fields, before ``__init__`` fails."""
+            """Raise a UserError if a configuration section is created with undeclared fields."""
             _refuse_unknown_fields(cls, fields)
             return super().__new__(cls)
 
@@ -160,7 +162,7 @@ def _refuse_unknown_fields(cls: Any, names: Any) -> None:
 
 
 def sections_of(cls: Any) -> dict[str, type]:
-    """Return the sections of a configuration dataclass: field name -> dataclass of the section."""
+    """Return the sections of a configuration: a dict from their names to their dataclasses."""
     kinds = ((item.name, item.default_factory) for item in fields(cls))
     return {
         n: kind for n, kind in kinds if isinstance(kind, type) and issubclass(kind, StrictFields)
@@ -168,7 +170,7 @@ def sections_of(cls: Any) -> dict[str, type]:
 
 
 class Setting(NamedTuple):
-    """The value of one key as set by a file, a command line or a program.
+    """One setting: the value of a configuration key, as set by a file, a command line or a program.
 
     Args:
         section: Section: "base", "train", "sweep.train.gamma", ...
@@ -186,15 +188,15 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The setting's key with its section: `train.gamma`."""
+        """Name of the setting's key with its section, such as `train.gamma`."""
         return f"{self.section}.{self.key}"
 
     @property
     def typed(self) -> bool:
-        """True if the setting is from a command line or a program, not from a file."""
+        """True if the setting comes from the command line or a program, not from a file."""
         return self.origin in (COMMAND_LINE, ARGUMENT)
 
     def __str__(self) -> str:
-        """Return the setting for messages, in one line: `train.gamma 0.9`."""
+        """Return the setting as one line of text for messages: `train.gamma 0.9`."""
         printable = self.text.isprintable() and self.text
         return f"{self.name} {printable or repr(self.text)}"

@@ -54,7 +54,7 @@ def load(
     factory: Callable[..., Any] | None = None,
     find_family: FindFamily | None = None,
 ) -> Config:
-    """Return the checked configuration of an environment.
+    """Load, check and return the configuration of an environment.
 
     Args:
         name: Environment, or path of an .ini file.
@@ -108,7 +108,7 @@ def _refuse_unknown_keys(settings: Iterable[Setting], names: Collection[str]) ->
 
 
 def load_saved(path: Path, allow_code: Allowed = False) -> Config:
-    """Load a saved run's configuration, for evaluations. It may be another person's.
+    """Load and return the configuration saved with a run, perhaps a stranger's, to evaluate it.
 
     Args:
         path: The configuration file.
@@ -179,7 +179,7 @@ def parse_command_line(
 
 
 def _constructor_defaults(name: str) -> dict[str, str]:
-    """Return the default arguments of an environment ``module:Class`` as keys of [env], for help.
+    """Return the defaults of an environment class's arguments by [env] key, to show them in help.
 
     Empty for other names, and for a class that can't be imported.
     """
@@ -200,7 +200,7 @@ def _constructor_defaults(name: str) -> dict[str, str]:
 def _key_options(
     scanned: ScannedFiles, typed: Iterable[TypedOption], further: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return a dict from the options that set keys of an environment to the names of these keys.
+    """Return a dict from each option that sets a key, for one environment, to the key's name.
 
     Args:
         scanned: Environment with its files.

@@ -27,7 +27,7 @@ CGROUP_LIMIT_FILES = "memory.max", "memory/memory.limit_in_bytes"  # of version 
 
 
 class Need(NamedTuple):
-    """Estimated memory of one component of a run, such as its rollouts.
+    """Estimated memory of one component of a run, such as its rollouts, for a message.
 
     Attributes:
         cause: Keys and the component that they make large: the message's text before the size, such
@@ -42,7 +42,7 @@ class Need(NamedTuple):
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory that this process may use, of the machine or its container."""
+    """Return the memory in bytes that this process may use: the machine's or its container's."""
     total = psutil.virtual_memory().total
     for name in CGROUP_LIMIT_FILES:
         try:
@@ -53,7 +53,7 @@ def machine_memory() -> int:
 
 
 def refuse_large_file(path: Path, size: int) -> None:
-    """Raise a UserError if reading a file needs more than the free memory.
+    """Raise a UserError, before reading a file, if its size exceeds the free memory.
 
     Args:
         path: The file.
@@ -166,7 +166,7 @@ def refuse_large_state(size: int, gpu_memory: int = 0) -> None:
 
 
 def _weights_need(config: Config, spec: EnvSpec | None, copies: int) -> Need:
-    """Estimate the memory of a policy's weights, without custom networks and encoders."""
+    """Return an estimate of the memory of a policy's weights; custom parts of it aren't counted."""
     H, L, classes = config.policy.hidden_size, config.policy.num_layers, config.torch
     weights = 0 if ":" in classes.network else L * H * H
     if classes.encoder == "DefaultEncoder":
@@ -185,7 +185,7 @@ def _weights_need(config: Config, spec: EnvSpec | None, copies: int) -> Need:
 
 
 def _minibatch_need(config: Config, spec: EnvSpec | None) -> Need:
-    """Estimate the memory of a minibatch's features and logits, in 16-bit precision."""
+    """Return an estimate of the memory of a minibatch's features and logits in 16 bits."""
     M, H = config.train.minibatch_size, config.policy.hidden_size
     logits = spec.action.logits if spec else 0
     logits_text = f" and {logits} action logits" if logits > H else ""
@@ -197,7 +197,7 @@ def _minibatch_need(config: Config, spec: EnvSpec | None) -> Need:
 
 
 def _pool_entries(config: Config) -> int:
-    """Return the number of weights in self-play's pool at the end of a run.
+    """Return how many copies of the weights the pool of opponents in self-play has at a run's end.
 
     These are the initial weights and the snapshots. The newest snapshot isn't counted, because it
     may share the learner's arrays.
@@ -210,7 +210,10 @@ def _pool_entries(config: Config) -> int:
 
 
 def _rollout_need(name: str, agents: int, config: Config, spec: EnvSpec | None) -> Need:
-    """Estimate the memory of one rollout. ``name`` is the key that sets the number of agents."""
+    """Return an estimate of the memory of one rollout.
+
+    ``name`` is the key that sets the number of agents, for the message.
+    """
     T, Q = config.train.horizon, config.vec.num_buffers
     heads = spec.action.heads if spec else 1
     masks = spec.mask_size if spec else 0
@@ -225,7 +228,9 @@ def _observation_bytes(spec: EnvSpec | None) -> int:
 
 
 def _refuse_needs(needs: Iterable[Need], memory: int, device: str = "this machine") -> None:
-    """Raise a UserError if the sum of needs exceeds ``memory``. The message names the largest need.
+    """Raise a UserError if a run's components together need more memory than available.
+
+    The message names the component that needs most.
 
     Args:
         needs: Needs of components that are in memory at the same time.
@@ -250,7 +255,7 @@ def _gigabytes(size: int) -> str:
 
 
 def _refuse_dimension(what: str, size: int, hint: str) -> None:
-    """Raise a UserError if an array would have more numbers than MLX allows in one dimension."""
+    """Raise a UserError if an array dimension would be longer than MLX allows."""
     if size > INT_MAX:
         message = f"{what} has {size:,} numbers, more than an array's dimension may have"
         raise UserError(f"{message} ({INT_MAX:,})", hint)

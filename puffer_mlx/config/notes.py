@@ -18,7 +18,7 @@ TRACKER_KEYS = "base.wandb_project", "base.wandb_group", "base.tag"
 
 
 def trainer_note(config: Config) -> str:
-    """Return the line about a run's trainer, the reason for it, and the rules for opponents.
+    """Return a line that names a run's trainer, why it was chosen, and the rules for opponents.
 
     Args:
         config: Valid configuration.
@@ -31,7 +31,7 @@ def trainer_note(config: Config) -> str:
 
 
 def _opponents_text(config: Config) -> str:
-    """Return the end of a trainer's line about the opponents of a run, or "" without self-play."""
+    """Return text about self-play's opponents for the line about a run's trainer; may be ""."""
     if not (count := config.opponents):
         return ""
     opponents = "an opponent" if count == 1 else f"{count} opponents"
@@ -39,7 +39,7 @@ def _opponents_text(config: Config) -> str:
 
 
 def keys_without_effect(config: Config, resumed: bool = False) -> list[str]:
-    """Return the keys that were set but have no effect on this run.
+    """Return the names of configuration keys that were set but have no effect on this run.
 
     Args:
         config: Valid configuration.
@@ -67,7 +67,7 @@ def keys_without_effect(config: Config, resumed: bool = False) -> list[str]:
 
 
 def family_note(config: Config) -> str | None:
-    """Return the line about a Python environment's family and files, or None for one in C."""
+    """Return a line about a Python environment's family and settings files; None for one in C."""
     if not config.python:
         return None
     family = FAMILIES.get(config.base.family)
@@ -77,20 +77,20 @@ def family_note(config: Config) -> str | None:
 
 
 def take_notes(config: Config) -> list[str]:
-    """Remove and return the notes of a configuration."""
+    """Return the notes stored in a configuration and remove them, to print them once."""
     notes, config.notes = config.notes, []
     return notes
 
 
 def unused_keys_note(config: Config) -> str | None:
-    """Return the line about keys in files that have no effect here, or None."""
+    """Return a line that lists a configuration's keys without effect, or None if there are none."""
     if not config.unused:
         return None
     return f"unused here: {', '.join(config.unused)} (--help all says why)"
 
 
 def missing_steps_text(config: Config, epoch: int) -> str:
-    """Return text that says why a run has fewer steps than requested, or "" if it has all.
+    """Return text that explains why a run has fewer steps than requested; "" if it has all of them.
 
     The text is appended to the number of steps: ", rounded down from 1,000 (whole epochs)".
 

@@ -9,7 +9,10 @@ from puffer_mlx.system import program
 
 
 def option(section: str, key: str) -> str:
-    """Return the option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
+    """Return the command-line option for a configuration key: `--train.learning-rate`, or `--seed`.
+
+    Keys of section [base] need no section.
+    """
     return "--" + f"{section}.{key}".removeprefix("base.").replace("_", "-")
 
 
@@ -46,7 +49,7 @@ def how_to_set(name: str, value: object = "") -> str:
 
 
 def every_key() -> str:
-    """Return a hint that says how to list all keys."""
+    """Return a hint for error messages that says how to list all configuration keys."""
     return "--help all explains every key" if program.is_command() else EVERY_KEY_HINT
 
 
@@ -65,7 +68,10 @@ def is_used(used: Sequence[str] | None, name: str) -> bool:
 
 
 def may_be_bare(name: str) -> bool:
-    """Return True if a key's option needs no value: ``--key`` means ``--key true``."""
+    """Return True if the option for a configuration key may have no value: ``--key``.
+
+    It then means ``--key true``.
+    """
     if name in RENAMES and not RENAMES[name].off:
         name = RENAMES[name].name
     declared = DECLARED.get(name)

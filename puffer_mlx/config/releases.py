@@ -37,7 +37,9 @@ PRIORITY_KEYS = "train.prio_*"
 
 
 class Release(NamedTuple):
-    """Properties of PufferLib 4.0 or 5.0 in which the two differ: trainer, keys, rules of reading.
+    """The properties in which PufferLib 4.0 and 5.0 differ, for one of these releases.
+
+    Examples are the trainer, the keys, and the rules of reading files.
 
     Args:
         trainer: Algorithm that is the release's trainer.
@@ -92,7 +94,7 @@ RELEASES = {
 
 
 class FileRelease(NamedTuple):
-    """The PufferLib release and trainer that an .ini file's keys show.
+    """The PufferLib release and the trainer that an .ini file was written for, judging by its keys.
 
     Args:
         rules: Name of the release by whose rules the file is read; empty if the keys show none.
@@ -112,12 +114,12 @@ class FileRelease(NamedTuple):
     source: str = ""
 
     def is_for(self, algorithm: str) -> bool:
-        """Return True unless the .ini file is for a trainer other than ``algorithm``."""
+        """Return True unless the .ini file is for another trainer than the given algorithm."""
         return self.faithful and self.algorithm in ("", algorithm)
 
 
 def file_release(path: Path) -> FileRelease:
-    """Return the release and trainer that an .ini file's keys show.
+    """Return the PufferLib release and the trainer that an .ini file was written for, by its keys.
 
     All fields are empty if the keys show neither, or the file can't be read.
     """
@@ -137,7 +139,7 @@ def file_release(path: Path) -> FileRelease:
 
 
 def listed_names(path: Path) -> list[str]:
-    """Return the environments that a file's [base] env_name lists; [] if it is absent or None.
+    """Return the names of the environments in an .ini file's [base] env_name; [] if it has none.
 
     The key is read by the rules of the file's release. A literal,
     ``env_name := 'my envs/boat.py:Boat'``, is one name.
@@ -162,7 +164,7 @@ def listed_names(path: Path) -> list[str]:
 
 
 def _release_of_keys(names: Set[str]) -> FileRelease:
-    """Return the PufferLib release that key names (``section.key``) show.
+    """Return the PufferLib release that a file was written for, judging by its keys' names.
 
     If a file has keys of both releases, it is 5.0's: files keep old keys that nothing reads
     anymore. Before 5.0 had a switch for V-trace, it sampled segments by priority, as 4.0 does.
@@ -217,7 +219,7 @@ def main_source(folder: Path | str) -> Path | None:
 
 
 def folder_release(folder: Path | str) -> ReleaseName:
-    """Return the release of PufferLib that an environment's folder was written for.
+    """Return the PufferLib release, 4.0 or 5.0, that an environment's folder of C code is for.
 
     Raises:
         UserError: If it isn't an environment's folder, or the environment only steps on a GPU.

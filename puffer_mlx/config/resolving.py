@@ -57,7 +57,10 @@ FindFamily = Callable[[Config], str]
 
 
 class FamilyReloader(NamedTuple):
-    """A request for a configuration, to load again when the environment's family is known.
+    """Function object that loads a configuration again once the environment's family is known.
+
+    A family is a group of Python environments with the same defaults. The object stores the user's
+    request.
 
     Args:
         request: The user's request.
@@ -72,18 +75,18 @@ class FamilyReloader(NamedTuple):
     notes: tuple[str, ...]
 
     def __call__(self, family: str) -> Config:
-        """Load the configuration again, with a family's settings."""
+        """Return the configuration loaded again, with an environment family's defaults."""
         return resolve(scan_files(self.request, family), self.arguments)
 
     def changed(self, values: Mapping[str, Any], training: bool) -> "FamilyReloader":
-        """Return a copy of the reloader with further values of a program, by ``section.key``."""
+        """Return a copy of this reloader that also applies a program's further settings."""
         further = [setting_of_program(name, value) for name, value in values.items()]
         request = self.request._replace(training=training)
         return self._replace(request=request, arguments=(*self.arguments, *further))
 
 
 def setting_of_program(name: str, value: Any) -> Setting:
-    """Return a `Setting` for a value that a Python program set, ``name`` being ``section.key``."""
+    """Return a `Setting` for a value that a Python program assigned to a key (``section.key``)."""
     section, _, key = name.partition(".")
     return Setting(section, key, parameter_text(value, True), ARGUMENT, value)
 
@@ -91,7 +94,7 @@ def setting_of_program(name: str, value: Any) -> Setting:
 def resolve(
     scanned: ScannedFiles, arguments: Sequence[Setting] = (), find_family: FindFamily | None = None
 ) -> Config:
-    """Return the checked configuration that files and typed settings describe.
+    """Return the checked configuration that results from .ini files and typed settings.
 
     Args:
         scanned: Files with their settings.
@@ -131,7 +134,7 @@ def resolve(
 def _note_code(
     config: Config, settings: Iterable[Setting], typed: Collection[str], origin: str
 ) -> None:
-    """Record in ``config.untrusted_code`` the code that only files name.
+    """Record in a configuration the code that only files name, so that it isn't trusted.
 
     Also record the working directory for relative names of code.
 
@@ -151,7 +154,7 @@ def _note_code(
 
 
 class AppliedSettings(NamedTuple):
-    """A configuration with all settings stored, before its numbers are fitted and checked.
+    """A configuration into which all settings were stored, but whose values aren't checked yet.
 
     Args:
         config: The configuration.
@@ -165,7 +168,9 @@ class AppliedSettings(NamedTuple):
 
 
 def apply_settings(scanned: ScannedFiles, arguments: Sequence[Setting] = ()) -> AppliedSettings:
-    """Store settings in a new configuration. The last setting for a key wins.
+    """Store all settings in a new configuration. Returns the configuration and the settings.
+
+    The last setting for a key wins.
 
     Args:
         scanned: Environment with its files' settings.
@@ -240,7 +245,7 @@ def fit_and_validate(applied: AppliedSettings, training: bool) -> Config:
 
 
 def _rate_optimizer(settings: Iterable[Setting]) -> str:
-    """Return the optimizer that the learning rate was chosen for.
+    """Return the optimizer for which the configured learning rate was chosen.
 
     It is set in the same file as the learning rate, or in an earlier one.
     """
@@ -254,20 +259,23 @@ def _rate_optimizer(settings: Iterable[Setting]) -> str:
 
 
 def _has_bot(config: Config) -> bool:
-    """Return True if a C environment has a scripted opponent in Python (bot.py)."""
+    """Return True if a C environment comes with a scripted opponent written in Python (bot.py)."""
     folder = config.source or shipped_folder("envs") / config.env_name
     return (Path(folder) / BOT_SCRIPT).is_file()
 
 
 def _is_from_defaults(setting: Setting) -> bool:
-    """Return True if a setting is from puffer_mlx's default.ini."""
+    """Return True if a setting was read from the default.ini that puffer_mlx ships."""
     return setting.origin.rpartition(":")[0] == relative_path(
         shipped_folder("configs") / "default.ini"
     )
 
 
 def _note_skipped(config: Config, settings: Iterable[Setting]) -> None:
-    """Add notes about skipped settings (the other release's) that differ from the configuration."""
+    """Add a note to a configuration for each skipped setting whose value differs from the used one.
+
+    Skipped are settings from files for another PufferLib release.
+    """
     for setting in settings:
         value = config.value(setting.name)
         if read_value(setting, DECLARED[setting.name]) != value and not is_explicit(
@@ -280,7 +288,7 @@ def _note_skipped(config: Config, settings: Iterable[Setting]) -> None:
 
 
 def _under_our_name(setting: Setting) -> Setting:
-    """Return a setting with puffer_mlx's name of its key, and the value translated."""
+    """Return another release's setting with our name of the key and the value translated."""
     if (new := RENAMES.get(setting.name)) is None:
         return setting
     renamed = setting._replace(section=new.section, key=new.key)
@@ -381,12 +389,12 @@ def _apply_parameter(config: Config, setting: Setting, texts: bool) -> None:
 
 
 def needs_family(config: Config) -> bool:
-    """Return True if the environment's spaces must choose the family of a configuration."""
+    """Return True if only the environment's spaces can tell its family, which sets its defaults."""
     return config.python and config.base.family == AUTO and config.family_reloader is not None
 
 
 def take_family(config: Config, family: str) -> None:
-    """Set a configuration's keys to a family's settings; typed settings still win.
+    """Set a configuration's keys to an environment family's defaults; typed settings still win.
 
     Args:
         config: Configuration; is changed, except for keys that a program has set meanwhile.

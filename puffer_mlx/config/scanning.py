@@ -57,7 +57,7 @@ TRAINER_DEFINING_KEYS = (
 
 
 class FileSettings(NamedTuple):
-    """The settings in an environment's .ini files, and the trainer chosen for them.
+    """The settings read from an environment's .ini files, and the trainer chosen for them.
 
     Args:
         algorithm: Trainer.
@@ -76,7 +76,7 @@ class FileSettings(NamedTuple):
     other_trainer_origins: frozenset[str]
 
     def applies(self, setting: Setting) -> bool:
-        """Return True if a setting is used by the chosen trainer."""
+        """Return True if the chosen trainer uses a setting from a file."""
         return (
             setting.name not in TRAINER_DEFINING_KEYS
             or setting.origin not in self.other_trainer_origins
@@ -84,7 +84,7 @@ class FileSettings(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A user's request for a configuration: the environment, further files and typed texts.
+    """A user's request for a configuration: an environment, further files, and typed values.
 
     Args:
         name: Environment, or path of an .ini file; may be empty for ``--help``.
@@ -106,7 +106,7 @@ class Request(NamedTuple):
 
 
 class ScannedFiles(NamedTuple):
-    """The .ini files that a request needs, and their settings.
+    """The .ini files needed for a requested configuration, and the settings read from them.
 
     Args:
         request: The user's request.
@@ -125,12 +125,12 @@ class ScannedFiles(NamedTuple):
 
     @property
     def needs_family(self) -> bool:
-        """True if the environment must be made before its family's files can be chosen."""
+        """True if the environment must be made to find out its family of default settings."""
         return self.environment.has_family_files and not self.environment.family
 
 
 def scan_files(request: Request, family: str = "") -> ScannedFiles:
-    """Find the .ini files that a request needs, and read them.
+    """Find and read the .ini files for a requested configuration. Returns files and settings.
 
     Args:
         request: The user's request.
@@ -175,7 +175,7 @@ def read_files(
     source: str = "",
     algorithm: str = "",
 ) -> FileSettings:
-    """Read .ini files, each by the rules of its PufferLib release, and choose a trainer.
+    """Read .ini files by the rules of the right PufferLib release. Returns settings and trainer.
 
     Args:
         environment: Environment with its files.
@@ -223,7 +223,7 @@ def read_files(
 def _choose_algorithm(
     file_releases: dict[Path, FileRelease], source: str, release: str
 ) -> tuple[str, str]:
-    """Return the trainer that files or sources choose, and the reason for messages.
+    """Return the trainer that .ini files or C sources select, and the reason as text for messages.
 
     Args:
         file_releases: Releases of the files, default.ini first.

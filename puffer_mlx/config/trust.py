@@ -33,7 +33,7 @@ CODE_KEYS = [name for name, declared in DECLARED.items() if declared.custom]
 
 
 class CodeLocation(NamedTuple):
-    """The location of code that a configuration names.
+    """The location on disk of code that a configuration names, such as an environment's module.
 
     Args:
         name: The name of a Python object as written; empty for a folder of C sources.
@@ -45,7 +45,7 @@ class CodeLocation(NamedTuple):
 
 
 def code_names(config: Config) -> dict[str, str]:
-    """Return a dict from the keys that name code outside puffer_mlx to the names of the code."""
+    """Return the code outside puffer_mlx that a configuration names: a dict from keys to names."""
     names = {key: config.value(key) for key in CODE_KEYS if ":" in config.value(key)}
     if config.python:
         names["base.env_name"] = config.env_name
@@ -98,7 +98,10 @@ def refuse_untrusted_log_dir(config: Config) -> None:
 
 
 def refuse_untrusted_profile(config: Config) -> None:
-    """Raise a UserError if a file, not the command line, names the file for a timeline."""
+    """Raise a UserError if a file, not the command line, names the file for a timeline.
+
+    A timeline is a recording of the run for profiling.
+    """
     origin = config.origins.get("base.profile")
     if isinstance(config.base.profile, str) and origin != COMMAND_LINE:
         raise UserError(
@@ -108,7 +111,7 @@ def refuse_untrusted_profile(config: Config) -> None:
 
 
 def note_origin(config: Config, typed: Config, origin: str) -> None:
-    """Record in ``config.untrusted_code`` all code that this command line doesn't name.
+    """Mark code in a configuration as untrusted unless the user typed its name.
 
     Args:
         config: Configuration from stored and typed words; is changed.
@@ -124,7 +127,7 @@ def note_origin(config: Config, typed: Config, origin: str) -> None:
 
 
 def allowed_names(config: Config) -> Allowed:
-    """Return True if the user allowed all code, otherwise the names of the trusted code."""
+    """Return the names of the code that a configuration may run; True if all is allowed."""
     return (
         config.allow_code or frozenset(code_names(config).values()) - config.untrusted_code.keys()
     )
@@ -147,7 +150,7 @@ def _untrusted_code_error(key: str, name: str, code: CodeLocation, origin: str) 
 
 
 def as_argument(name: str) -> str:
-    """Return the keyword argument that selects a Python environment, for hints; "" for C."""
+    """Return the Python argument (``env=...``) that selects an environment, for hints; "" for C."""
     kind, _, path = name.rpartition(":")
     if name.startswith((GYM_PREFIX, ENVPOOL_PREFIX, ZOO_PREFIX)):
         return f"env={name!r}"
@@ -158,7 +161,7 @@ def as_argument(name: str) -> str:
 
 
 def _locate_code(key: str, name: str) -> CodeLocation | None:
-    """Return the location of code, or None for missing code and for Gymnasium's."""
+    """Return the location on disk of the code that a key names; None if missing or Gymnasium's."""
     if key == "env.source":
         folder = Path(name).resolve()
         return CodeLocation("", str(folder)) if folder.is_dir() else None
@@ -173,7 +176,7 @@ def _locate_code(key: str, name: str) -> CodeLocation | None:
 
 
 def _module_path(module: str, folder: Path) -> str:
-    """Return the path of the file that ``import_string.load_object`` would import, or "".
+    """Return the path of the file that importing a named Python object would load, or "".
 
     Nothing is imported: for a dotted name only the top package is searched.
     """

@@ -56,7 +56,7 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
 
 
 def _error(config: Config, problem: Problem) -> UserError:
-    """Return the UserError for a problem, with the origins of its keys in the message."""
+    """Return a UserError for a problem of a configuration, with the origins of its keys."""
     names, message, hint = problem
     origins = dict.fromkeys(config.origins[name] for name in names if name in config.origins)
     return UserError(message + (f" ({'; '.join(origins)})" if origins else ""), hint)
@@ -152,7 +152,7 @@ def _epoch_problems(config: Config, invalid: Set[str]) -> Iterator[Problem]:
 
 
 def _order_problem(config: Config) -> tuple[str, str]:
-    """Return message and hint if minibatches of consecutive agents don't divide the agents."""
+    """Return message and hint for a minibatch size whose segments don't divide the agents."""
     train, agents, segments = config.train, config.vec.total_agents, config.segments
     message = f"vec.total_agents {agents} is not a multiple of a minibatch's {segments} segments,"
     message += f" train.minibatch_size {train.minibatch_size} / train.horizon {train.horizon}:"
@@ -204,7 +204,7 @@ def wrapper_problems(wrap: Wrap, keys_set: Collection[str], by_id: bool) -> Iter
 
 
 def _is_unicode(text: str) -> bool:
-    """Return True if a text can be encoded in UTF-8, unlike some paths."""
+    """Return True if a text can be encoded in UTF-8, which isn't the case for some file paths."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -213,7 +213,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def multiples(value: int, step: int) -> str:
-    """Return the multiples of ``step`` next to ``value``, for hints: "64 or 128"."""
+    """Return the multiples of ``step`` around ``value`` as text for hints: "64 or 128"."""
     lower = value // step * step
     return " or ".join(
         str(multiple) for multiple in (lower, lower + step) if 0 < multiple <= INT_MAX
@@ -221,7 +221,10 @@ def multiples(value: int, step: int) -> str:
 
 
 def _divisors(value: int, near: int, times: int = 1) -> str:
-    """Return the divisors of ``value`` next to ``near``, times ``times``, for hints: "4 or 8"."""
+    """Return the divisors of ``value`` just below and above ``near`` as text for hints: "4 or 8".
+
+    Each is multiplied by ``times``.
+    """
     lower_divisors = [n for n in range(1, math.isqrt(value) + 1) if value % n == 0]
     divisors = sorted({*lower_divisors, *(value // n for n in lower_divisors)})
     below, above = [n for n in divisors if n < near], [n for n in divisors if n > near]
@@ -229,7 +232,7 @@ def _divisors(value: int, near: int, times: int = 1) -> str:
 
 
 def raise_problems(problems: list[UserError]) -> None:
-    """Raise a list of UserErrors as one; several problems are numbered. An empty list is fine.
+    """Raise all errors of a list as one UserError, numbered; do nothing for an empty list.
 
     At most ``MAX_PROBLEMS`` are shown.
     """
@@ -288,7 +291,7 @@ def _selfplay_problems(config: Config) -> Iterator[Problem]:
 
 
 def _fraction_problems(config: Config) -> Iterator[Problem]:
-    """Yield problems of the fraction of agents per opponent in self-play by 4.0's rules."""
+    """Yield problems of the fraction of agents per opponent in self-play (4.0's rules)."""
     vec = config.vec
     names = "vec.num_frozen_banks", "vec.frozen_bank_pct"
     setting = f"vec.frozen_bank_pct {vec.frozen_bank_pct:g}"

@@ -16,7 +16,7 @@ BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
-    """Return a setting's value, converted to its key's type.
+    """Return the value of a setting, converted from text to the type of its key.
 
     For an integer key, a number in a file is truncated, as in PufferLib: 4.07 becomes 4.
 
@@ -50,7 +50,7 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
 
 
 def _is_exact(value: Any, declared: Key) -> bool:
-    """Return True if a program's value already has its key's type."""
+    """Return True if a value that a program assigned to a key already has the key's type."""
     kind = declared.kind
     if kind is float:
         return type(value) in (int, float) and abs(value) <= FLOAT_MAX  # False for nan
@@ -77,7 +77,7 @@ def read_number(setting: Setting, example: float | str) -> int | float:
 
 
 def parse_number(text: str) -> int | float | None:
-    """Convert a text such as `64`, `10_000_000`, `1e7`, `nan` or `True` to a number, or to None."""
+    """Convert a text such as `64`, `1e7` or `True` to a number; return None if it isn't one."""
     word = without_comment(text)
     if word.lower() in ("true", "false"):
         return int(BOOLS[word.lower()])
@@ -110,7 +110,7 @@ def parse_argument(text: str, typed: bool = False) -> Any:
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value of a Python literal, or the text if it isn't one."""
+    """Return the value of a text that is a Python literal; otherwise return the text itself."""
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -119,7 +119,7 @@ def parse_literal(text: str) -> Any:
 
 
 def is_argument(value: Any, inside: bool = False) -> bool:
-    """Return True if a file can contain a value as an environment's argument.
+    """Return True if an .ini file can store a value as an argument of an environment.
 
     Legal are None, bools, numbers, texts, and lists, tuples and dictionaries of these.
 
@@ -138,7 +138,7 @@ def is_argument(value: Any, inside: bool = False) -> bool:
 
 
 def parse_parameter(text: str) -> float | str:
-    """Convert a text to a parameter of a PufferLib 5.0 environment: a number if possible.
+    """Convert a PufferLib 5.0 environment's parameter from text to a number, if possible.
 
     Lists of numbers stay texts: ``1, 2``.
     """
@@ -147,12 +147,12 @@ def parse_parameter(text: str) -> float | str:
 
 
 def without_comment(text: str) -> str:
-    """Return a setting's text without a comment at its end, as in PufferLib's files."""
+    """Return the text of a setting in an .ini file without a comment (``#``) at its end."""
     return text.partition("#")[0].strip()
 
 
 def unquoted(text: str) -> str:
-    """Return a setting's text without quotes, or the text of a Python literal after ``=``."""
+    """Return the text of a setting without quotes, or the text that a ``=`` literal means."""
     if text.startswith("=") and text[1:].strip()[:1] in ("'", '"'):
         value = parse_literal(text[1:])
         return value if isinstance(value, str) and value != text[1:] else text

@@ -60,35 +60,35 @@ def ini_text(config: Config, comments: bool = False) -> str:
 
 
 def _setting_line(key: str, text: str) -> str:
-    """Return the line that sets a key; with a literal it is ``key := literal``."""
+    """Return the line of an .ini file that sets a key: ``key = text``, or ``key := literal``."""
     return f"{key} :{text}" if text.startswith("= ") else f"{key} = {text}"
 
 
 def _key_text(key: str, python: bool) -> str:
-    """Return the name of an environment's argument for a file; quotes preserve its capitals."""
+    """Return an environment argument's name as an .ini file's key, in quotes if it has capitals."""
     return f'"{key}"' if python and key != key.lower() else key
 
 
 def _name_text(name: str) -> str:
-    """Return an environment's name for a file, as a literal if it contains blanks or quotes."""
+    """Return an environment's name for an .ini file: a literal if it has blanks or quotes."""
     plain = _fits_line(name) and not re.search(r"[\s#;='\"]", name)
     return name if plain else f"= {_literal(name)}"
 
 
 def _source_text(folder: str) -> str:
-    """Return the path of a folder of C sources for a file."""
+    """Return the path of a folder of C sources as written in an .ini file."""
     return _spelled(folder, unquoted, lambda text: unquoted(uncommented(text)))
 
 
 def _text(value: int | float | bool | str) -> str:
-    """Return a declared key's value as text that is read back as the same value."""
+    """Return a configuration value as text for an .ini file that is read back as the same value."""
     if isinstance(value, str):
         return _spelled(value, unquoted)
     return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
 
 
 def parameter_text(value: Any, python: bool) -> str:
-    """Return an environment's parameter as text that is read back with the same value and type."""
+    """Return an environment parameter as text for an .ini file that is read back unchanged."""
     if isinstance(value, str):
         return _spelled(value, parse_argument, lambda t: parse_argument(t, True), parse_parameter)
     if python and not isinstance(value, bool | int | float):
@@ -97,15 +97,15 @@ def parameter_text(value: Any, python: bool) -> str:
 
 
 def _fits_line(text: str) -> bool:
-    """Return True if a text fits in one line of a UTF-8 file."""
+    """Return True if a text can be written in one line of a UTF-8 file."""
     return not (CONTROL_CHARACTER.search(text) or re.search(r"[\n\r\ud800-\udfff]", text))
 
 
 def _spelled(value: str, *readers: Callable[[str], Any]) -> str:
-    """Return a text for a file: unchanged, in quotes, or as a literal.
+    """Return a text as written in an .ini file: unchanged, in quotes, or as a Python literal.
 
-    Unchanged or in quotes only if all ``readers``, functions that parse a file's text, return the
-    original text.
+    The plain and the quoted form are used only if all ``readers``, functions that parse a file's
+    text, return the original text.
     """
     for text in value, f'"{value}"':
         fits = text == text.strip() and _fits_line(text)
@@ -115,7 +115,7 @@ def _spelled(value: str, *readers: Callable[[str], Any]) -> str:
 
 
 def _literal(value: str) -> str:
-    """Return a text as a Python literal in which ``#``, ``;`` and quotes are also escaped."""
+    """Return a text as a quoted Python literal that contains no ``#``, ``;`` or inner quotes."""
 
     def escaped(letter: str) -> str:
         if letter in "#;'\"":
@@ -127,7 +127,7 @@ def _literal(value: str) -> str:
 
 
 def write_ini(config: Config, path: str | Path) -> None:
-    """Write a configuration to an .ini file. A rename publishes it, so it is never incomplete."""
+    """Write a configuration to an .ini file in one step, so no reader sees it incomplete."""
     with publish(path) as temporary:
         temporary.write_text(ini_text(config), encoding="utf-8")
 

@@ -158,7 +158,7 @@ def play(
 def make_eval_environments(
     policy: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
-    """Create environments to play a number of episodes, and check that they match the policy.
+    """Create environments for evaluating a policy, and check that they match the policy.
 
     Args:
         policy: Policy that will play.
@@ -178,7 +178,7 @@ def make_eval_environments(
 
 
 def _make_environments(policy: Policy, config: Config, render: bool = False) -> Environments:
-    """Create the configured environments with a policy's normalization statistics.
+    """Create and return environments that normalize with a policy's statistics.
 
     Raises:
         UserError: The environments don't match the policy.
@@ -199,12 +199,12 @@ def _make_environments(policy: Policy, config: Config, render: bool = False) -> 
 def _stepper(
     policy: Policy, environments: Environments, seed: int, deterministic: bool
 ) -> AgentStepper:
-    """Return an object that steps environments with a policy's actions."""
+    """Return an object that steps environments with the actions that a policy chooses."""
     return AgentStepper(policy.architecture, policy.weights, environments, seed, deterministic)
 
 
 def _with_eval_environment(config: Config, source: EnvironmentSource | None) -> Config:
-    """Return a policy's configuration, with the environment in which it will play."""
+    """Return a policy's configuration, changed to the environment in which it is evaluated."""
     config = replace(config, notes=[], origins={}, family_reloader=None)
     if source is not None and source.factory is None and source.name != config.env_name:
         if ":" not in source.name:
@@ -268,7 +268,7 @@ def play_match(
 def _match_player(
     player: MatchPlayer, config: Config, spec: EnvSpec, deterministic: bool
 ) -> Player:
-    """Return a player of a match by name, or the player for a policy.
+    """Return the player that a name (such as ``random``) or a policy stands for in a match.
 
     Raises:
         UserError: The name is unknown, or the policy doesn't match the environment.
@@ -286,7 +286,7 @@ def _match_player(
 
 
 def make_match_environments(config: Config) -> Environments:
-    """Create environments for a match, where each policy applies its own statistics."""
+    """Create environments for a match, without normalization: each policy does its own."""
     return vec.make(config, count_cores())
 
 
@@ -325,7 +325,7 @@ def play_policy_ladder(
 
 
 def load_policy(config: Config, path: str, configure: Configure) -> Policy:
-    """Load the policy that a user names, with a configuration of the user's environment.
+    """Load the policy that a user names, and return it with its environment's configuration.
 
     Args:
         config: Configuration from the user.
@@ -414,14 +414,14 @@ def find_player(
 
 
 def checkpoint_name(word: str, folder: Path, config: Config) -> str:
-    """Return a checkpoint's name for output: RUN_ID/STEP, or the user's word for other folders."""
+    """Return a checkpoint's name to print: RUN_ID/STEP, or the user's word for other folders."""
     home = (Path(config.base.checkpoint_dir) / config.slug).resolve()
     inside = folder.resolve().is_relative_to(home)
     return str(folder.resolve().relative_to(home)) if inside else word
 
 
 def with_unique_names(players: Sequence[Player]) -> list[Player]:
-    """Return players with unique names: repeated names get a number, ``random (2)``."""
+    """Return the players of a match with unique names: repeated names get a number."""
     renamed: list[Player] = []
     counts: Counter[str] = Counter()
     for each in players:
@@ -435,7 +435,7 @@ def with_unique_names(players: Sequence[Player]) -> list[Player]:
 
 
 def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
-    """Return the scores of an evaluation as a JSON object.
+    """Return the scores of a policy's evaluation as a dict that can be written as JSON.
 
     Args:
         policy: Policy that played; its configuration has the seed of the evaluation.
@@ -458,7 +458,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
 def games_record(
     players: Sequence[Player], results: PairResults, config: Config, deterministic: bool
 ) -> dict[str, Any]:
-    """Return the results of a match as a JSON object."""
+    """Return the results of all games of a match as a dict that can be written as JSON."""
     pairs = []
     for (i, j), result in results.items():
         low, high = result.interval or (None, None)
@@ -488,10 +488,10 @@ def games_record(
 def game_frames(
     first: Player, second: Player, config: Config, agents: int, hold: int
 ) -> Iterator[Frame]:
-    """Play one game and yield its pictures, then the last picture several times.
+    """Play one game between two players and yield pictures of it, for a GIF or a video.
 
-    A picture shows agent 0's view or the environment's drawing, with the names of the players above
-    it and the result at the end.
+    The last picture is yielded several times. A picture shows agent 0's view or the environment's
+    drawing, with the names of the players above it and the result at the end.
 
     Args:
         first: Player of the first half of the agents.

@@ -46,12 +46,12 @@ class Score(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Mean and standard deviation as text: ``475.20 ± 12.30``."""
+        """Score as text, mean and standard deviation: ``475.20 ± 12.30``."""
         return f"{self.mean:,.2f} ± {self.std:,.2f}"
 
 
 def headline_score(record: dict[str, Any]) -> Score:
-    """Return the most important score in the record of an evaluation (``scores_record``).
+    """Return the most important score of an evaluation (with its mean) from the JSON record.
 
     Raises:
         UserError: No episode ended.
@@ -65,7 +65,10 @@ def headline_score(record: dict[str, Any]) -> Score:
 
 
 def card_metadata(config: Config, score: Score) -> dict[str, Any]:
-    """Return the metadata of a model card (https://huggingface.co/docs/hub/model-cards)."""
+    """Return the metadata of a policy's model card for the Hugging Face Hub, as a dict.
+
+    The format: https://huggingface.co/docs/hub/model-cards
+    """
     environment = config.env_name.removeprefix("gym:")
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
@@ -82,7 +85,9 @@ def card_metadata(config: Config, score: Score) -> dict[str, Any]:
 
 
 def model_card(saved: Checkpoint, score: Score, picture: bool) -> str:
-    """Return the text of a model card. Its metadata is JSON, which is valid YAML.
+    """Return the text of a policy's model card (README) for the Hugging Face Hub.
+
+    Its metadata is JSON, which is valid YAML.
 
     Args:
         saved: Checkpoint of the policy.
@@ -169,7 +174,7 @@ def write_hub_folder(
 
 
 def refuse_other_files(out: Path) -> None:
-    """Raise an error if the folder to write contains files that aren't from an earlier export.
+    """Raise a UserError if the folder to export to contains files of other origin.
 
     Raises:
         UserError: ``out`` is a file or contains other files.

@@ -30,10 +30,13 @@ from puffer_mlx.vec.spaces import kind_of, leaf_spaces, nested, path_text
 
 
 class ObservationAdapter(Protocol):
-    """Convert between an environment's format and the policy's arrays. Must be picklable."""
+    """Converter between an environment's observations and actions and a policy's arrays.
+
+    It must be picklable.
+    """
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Convert one observation or a batch to rows (n, D).
+        """Convert one observation or a batch to rows (n, D) of the array for the policy.
 
         Returns:
             The rows, and True for one observation, False for a batch.
@@ -41,7 +44,7 @@ class ObservationAdapter(Protocol):
         ...
 
     def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
-        """Convert the policy's actions to the environment's format.
+        """Convert actions from the policy's array to the format that the environment expects.
 
         Args:
             policy_actions: Actions of the policy, (n, heads) float32.
@@ -51,7 +54,10 @@ class ObservationAdapter(Protocol):
 
 
 class SpaceAdapter:
-    """Convert observations and actions of a Python environment according to its spaces."""
+    """Converter between a policy's arrays and a Python environment's observations and actions.
+
+    It uses the environment's spaces.
+    """
 
     def __init__(self, layout: SpaceLayout, spec: EnvSpec) -> None:
         observation_space, action_space = layout.spaces
@@ -61,7 +67,10 @@ class SpaceAdapter:
         self._action_paths = [path for path, _, _ in leaf_spaces(spec.name, action_space, "action")]
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Convert one observation or a batch to rows (n, D), as ``ObservationAdapter.rows``."""
+        """Convert one observation, or a batch, of a Python environment to rows (n, D) for a policy.
+
+        Also return True for one observation, False for a batch.
+        """
         spec = self._spec
         leaf_spaces = self._leaf_spaces
         is_dict = kind_of(self._layout.spaces[0]) == "Dict"
@@ -88,7 +97,7 @@ class SpaceAdapter:
         return out, single
 
     def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
-        """Convert the policy's actions to the environment's format."""
+        """Convert a policy's array of actions to the format of a Python environment's spaces."""
         batch = self._layout.actions(policy_actions)
         if not single:
             return batch
@@ -97,7 +106,10 @@ class SpaceAdapter:
 
 
 class FlatAdapter:
-    """Convert observations and actions of a C environment. A single action head has no axis."""
+    """Converter between a policy's arrays and a C environment's observations and actions.
+
+    A single action head has no axis.
+    """
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
@@ -106,7 +118,10 @@ class FlatAdapter:
             self._shapes.append(spec.observation_shape)
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Convert one observation or a batch to rows (n, D), as ``ObservationAdapter.rows``."""
+        """Convert one observation, or a batch, of a C environment to rows (n, D) for a policy.
+
+        Also return True for one observation, False for a batch.
+        """
         spec = self._spec
         shapes = self._shapes
         values = np.asarray(observation)
@@ -116,7 +131,7 @@ class FlatAdapter:
         return values.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
 
     def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
-        """Convert the policy's actions to the environment's format."""
+        """Convert a policy's array of actions to the format of a C environment."""
         action = self._spec.action
         batch = policy_actions
         if not action.continuous:
@@ -127,7 +142,7 @@ class FlatAdapter:
 
 
 def _entry(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
-    """Return the array at a path in nested dicts and tuples.
+    """Return the array at a path in an observation of nested dicts and tuples.
 
     Raises:
         UserError: The observation has no such entry.
@@ -144,7 +159,7 @@ def _entry(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
 
 
 def _shape_error(spec: EnvSpec, shape: tuple, expected: tuple, path: str) -> UserError:
-    """Return the error for an observation, or its entry at a path, that has a wrong shape."""
+    """Return the error for an observation, or a part of one at a path, with a wrong shape."""
     entry = f" at {path}" if path else ""
     return UserError(
         f"the observation{entry} has shape {shape}, but those of {spec.name} have {expected}",
@@ -153,7 +168,7 @@ def _shape_error(spec: EnvSpec, shape: tuple, expected: tuple, path: str) -> Use
 
 
 class Prediction(NamedTuple):
-    """Action and recurrent state returned by ``predict``, as in Stable-Baselines3.
+    """Result of a policy's ``predict``: action and recurrent state, as in Stable-Baselines3.
 
     Args:
         action: Action for the environment's ``step``. For a batch: an array (n, ...), or nested
@@ -190,7 +205,7 @@ class Policy:
         self._adapter = _adapter_of(trainer.vec, trainer.vec.spec)
 
     def _set_checkpoint(self, saved: checkpoint.Checkpoint) -> None:
-        """Set all attributes from the contents of a checkpoint."""
+        """Set all attributes of this policy from a loaded checkpoint, with no recurrent state."""
         refuse_forked()
         self.folder = saved.folder
         self.config = saved.config
@@ -242,13 +257,13 @@ class Policy:
 
     @classmethod
     def of_checkpoint(cls, saved: checkpoint.Checkpoint) -> Self:
-        """Create a policy from the contents of a checkpoint."""
+        """Create a policy from a checkpoint that is already loaded."""
         policy = cls.__new__(cls)
         policy._set_checkpoint(saved)
         return policy
 
     def as_player(self, name: str, deterministic: bool) -> Player:
-        """Return a player that plays matches with this policy."""
+        """Return an object with which this policy plays matches against other players."""
         return policy_player(name, self.architecture, self.weights, deterministic, self.memory)
 
     def predict(
@@ -329,13 +344,13 @@ class Policy:
             self._random = mx.random.key(seed)
 
     def copy_state_from(self, other: "Policy") -> None:
-        """Copy the recurrent state and random key of another policy of the same kind."""
+        """Copy the recurrent state and the random key from another policy of the same kind."""
         self._state = other._state
         self._agents = other._agents
         self._random = other._random
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to pickle, without functions that can't be pickled.
+        """Return the policy's attributes for pickling, without functions that can't be pickled.
 
         ``predict`` doesn't need these functions once the environment's spaces are known.
         """
@@ -354,7 +369,7 @@ class Policy:
         return copied
 
     def _recurrent_state(self, n: int, state: Any) -> Any:
-        """Return the recurrent state of n agents before the next step.
+        """Return the policy's recurrent state for n agents, an initial one if there is none yet.
 
         Raises:
             UserError: The policy has the state of another number of agents.
@@ -383,7 +398,9 @@ class Policy:
         return mx.array(array.reshape(n, A) != 0).astype(mx.uint8)
 
     def _get_adapter(self) -> ObservationAdapter:
-        """Return the adapter of the environment. The first call looks up the environment's spaces.
+        """Return the converter of the environment's observations and actions.
+
+        The first call looks up the environment's spaces.
 
         Raises:
             UserError: The spaces can't be determined.
@@ -400,7 +417,10 @@ class Policy:
 
 
 def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
-    """Return a trainer's policy as a checkpoint, with unrounded normalization statistics."""
+    """Return a trainer's current policy as a checkpoint in memory, for example to evaluate it.
+
+    The normalization statistics aren't rounded.
+    """
     return checkpoint.Checkpoint(
         Path(),
         trainer.config,
@@ -413,7 +433,7 @@ def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
 
 
 def policy_and_seed(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
-    """Return the policy and the seed to use for an evaluation.
+    """Return the policy of an argument that may be a trainer, and the seed for an evaluation.
 
     Args:
         policy: Policy, or trainer whose current weights are used.
@@ -425,7 +445,7 @@ def policy_and_seed(policy: "Policy | Trains", seed: int | None) -> tuple[Policy
 
 
 def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
-    """Raise an error if an environment's observations and actions don't match a policy.
+    """Raise an error if an environment's observations or actions don't fit a policy.
 
     Args:
         policy: The policy.
@@ -443,7 +463,7 @@ def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
 
 
 def policy_factory(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:
-    """Return a function that creates a policy from a spec and a configuration.
+    """Return a function that builds a policy for an environment's spec and a configuration.
 
     Args:
         module: Module to use as the policy; None for the configured policy.
@@ -458,7 +478,10 @@ def policy_factory(module: nn.Module | None) -> Callable[[EnvSpec, Config], Arch
 
 
 def _probed_adapter(config: Config, spec: EnvSpec) -> ObservationAdapter:
-    """Return the adapter of a configured environment. C environments aren't compiled for this."""
+    """Return the converter of observations and actions for the configured environment.
+
+    C environments aren't compiled for this.
+    """
     if not config.python:
         return FlatAdapter(spec)
     with vec.probe(config) as environments:
@@ -466,6 +489,9 @@ def _probed_adapter(config: Config, spec: EnvSpec) -> ObservationAdapter:
 
 
 def _adapter_of(environments: Any, spec: EnvSpec) -> ObservationAdapter:
-    """Return the adapter for environments: by their spaces if they are in Python."""
+    """Return the converter of observations and actions for these environments.
+
+    It uses the spaces of Python environments.
+    """
     layout = getattr(environments, "layout", None)
     return SpaceAdapter(layout, spec) if layout else FlatAdapter(spec)

@@ -45,7 +45,7 @@ SettingValues = dict[str, Any]  # by section.key
 
 
 class Objects(NamedTuple):
-    """Settings that are Python objects and can't be written to a file.
+    """A run's settings that are Python objects, such as functions, and don't fit in a file.
 
     Args:
         schedules: Coefficients as functions of the fraction of finished epochs, by key of [train].
@@ -57,7 +57,7 @@ class Objects(NamedTuple):
 
 
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
-    """Separate Python objects from settings. Returns the objects and the settings without objects.
+    """Split a program's settings into Python objects and plain settings. Returns both.
 
     In the settings, a schedule is replaced by its value in the first epoch, other objects by their
     names. If several sources have a key, the last one counts.
@@ -90,7 +90,10 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
 
 
 def object_name(value: Any) -> str:
-    """Return the name ``module:name`` of a class, a function or an optimizer."""
+    """Return the name ``module:name`` by which a configuration refers to a Python object.
+
+    The object is a class, a function or an optimizer.
+    """
     name = getattr(value, "__qualname__", "")
     if not name:  # an optimizer, a tuple of functions: named as the variable of their module
         optimizer = value
@@ -125,7 +128,10 @@ def collect_settings(*sources: Mapping[str, Any]) -> SettingValues:
 
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of settings; of a section's dictionary, by ``section.key``."""
+    """Yield name and value of each setting in a dict that may contain a dict per section.
+
+    Such a setting's name is ``section.key``.
+    """
     for name, value in source.items():
         # The dictionary in {"env.layout": {…}} is a value.
         if isinstance(value, Mapping) and "." not in name:
@@ -135,7 +141,7 @@ def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _full_name(name: str) -> str:
-    """Return the full name ``section.key`` of a setting.
+    """Return a setting's full name ``section.key``, also for a ``key`` without its section.
 
     Raises:
         UserError: No section, or several sections, have this key.
@@ -189,7 +195,7 @@ def _plain_value(name: str, value: Any) -> Any:
 
 
 def _join_words(name: str, value: Sequence[Any]) -> Any:
-    """Join a list of words by commas if a key takes several words; return other lists unchanged."""
+    """Join a list by commas if its key takes several words; return other lists unchanged."""
     section, _, key = _full_name(name).partition(".")
     several = section in KEYS and KEYS[section][key].several
     if several and all(isinstance(word, str) for word in value):
@@ -216,7 +222,7 @@ class EnvironmentSource(NamedTuple):
 
 
 def environment_source(env: Any) -> EnvironmentSource:
-    """Return the name and the factory of an environment that a program passes.
+    """Return name and constructor of an environment that a program passes as an argument.
 
     Args:
         env: Name, class, function that creates one, or object.
@@ -275,7 +281,7 @@ def build_config(
 
 
 def with_environment(config: Config, env: Any) -> Config:
-    """Return a configuration that uses an environment passed by a program, which is trusted.
+    """Return a configuration changed to use an environment that a program passes (trusted).
 
     Args:
         config: Configuration; not modified.
@@ -304,7 +310,7 @@ def with_environment(config: Config, env: Any) -> Config:
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
-    """Return a configuration that uses Python objects passed by a program, which are trusted.
+    """Return a configuration changed to use a program's Python objects, which are trusted.
 
     Args:
         config: Configuration with the objects' names; not modified.

@@ -140,7 +140,7 @@ class Trainer:
         return sorted({*super().__dir__(), *dir(self._run.trainer)})
 
     def _no_attribute(self, name: str) -> AttributeError:
-        """Return the error for an unknown attribute, which suggests a similar name."""
+        """Return the AttributeError for an unknown attribute of a trainer, with a similar name."""
         message = f"puffer_mlx.Trainer has no attribute {name!r}"
         public = [] if name.startswith("_") else [each for each in dir(self) if each[0] != "_"]
         near = closest(name, public)
@@ -406,7 +406,7 @@ class Trainer:
             self._run.__exit__(kind, error, trace)
 
     def _save_epoch(self) -> None:
-        """Write a checkpoint of the last epoch to the run's folder, unless it exists."""
+        """Write a checkpoint of the trainer's last epoch to the run's folder, if none exists."""
         if self._saved_epoch != self.epoch:
             self._run.save(self._evaluator.score)
             self._saved_epoch = self.epoch
@@ -432,7 +432,7 @@ class Trainer:
             run.trackers.set_evaluation_scores(record)
 
     def _print_end(self) -> None:
-        """Print the reason why training ended before ``total_timesteps``, if it did."""
+        """Print why training ended before ``total_timesteps`` steps, if it did."""
         config = self.config
         score = self._evaluator.score
         if target_reached(config, score):
@@ -447,7 +447,7 @@ class Trainer:
         return f"<Trainer of {config.env_name}: {self.global_step:,} of {total:,} steps>"
 
     def _stop_if_reached(self, score: float | None) -> None:
-        """Set ``stop`` if a saved run's score has already reached ``base.stop_at_score``."""
+        """Stop a resumed run's training if its score already reached ``base.stop_at_score``."""
         if target_reached(self.config, score):
             self.stop = True
             message = target_message(self.config, score)
@@ -519,7 +519,7 @@ def train(
 
 
 def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path:
-    """Return the folder of the newest checkpoint from which a user's run can be resumed.
+    """Return the folder of the newest checkpoint of the run that a user names, to resume it.
 
     Args:
         resume: Run, as for ``train``.
@@ -533,7 +533,7 @@ def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path
 
 
 def _check_evaluations(config: Config, environments: Environments) -> None:
-    """Check before training that the configured evaluations, videos and games are possible.
+    """Raise a UserError if a run's evaluations, videos or games would be impossible later.
 
     Raises:
         UserError: One of them isn't possible.
@@ -544,7 +544,7 @@ def _check_evaluations(config: Config, environments: Environments) -> None:
 
 
 def _close_in_process(pid: int, run: Run) -> None:
-    """Close a run if this is the process that created it.
+    """Close a run and its environments, but only in the process that created it.
 
     A forked process must not close the environments of its parent.
 
@@ -557,7 +557,7 @@ def _close_in_process(pid: int, run: Run) -> None:
 
 
 def _call_hint(config: Any, env: Any) -> str:
-    """Return a hint with the call that was probably meant, for arguments in the wrong order."""
+    """Return a hint with the call probably meant if arguments of ``train`` are in wrong order."""
     if isinstance(config, int | float) and not isinstance(config, bool):
         return f"by its name: total_timesteps={config:_}"
     # Stable-Baselines3's arguments are a policy's name and an environment.
@@ -570,7 +570,7 @@ def _call_hint(config: Any, env: Any) -> str:
 
 
 def _ends_training(returned: Any) -> bool:
-    """Return True if a callback's result ends training.
+    """Return True if the value that a user's callback returned means that training ends.
 
     As in Stable-Baselines3, False ends it and True continues.
 
@@ -615,7 +615,7 @@ def _with_module_settings(config: Any, keywords: Mapping[str, Any], module: Any)
 def _warn_of_unused(
     config: Config, environments: VecEnv, is_resumed: bool, writes_files: bool
 ) -> None:
-    """Warn about the user's settings that are unused.
+    """Warn about settings that the user made but that have no effect on this run.
 
     Args:
         config: Configuration of the run.
@@ -642,7 +642,7 @@ def _warn_of_unused(
 
 
 def _warn(line: str) -> None:
-    """Issue a warning that points to the line of the caller's code."""
+    """Issue a Python warning that points to the line of the user's program, not of ours."""
     caller = 1  # first frame outside the package
     while sys._getframe(caller).f_globals.get("__name__", "").startswith("puffer_mlx."):
         caller += 1

@@ -83,12 +83,12 @@ class Config(StrictFields):
 
     @property
     def python(self) -> bool:
-        """True for an environment in Python: ``gym:ID`` or ``module:factory``."""
+        """True if the configured environment is in Python: ``gym:ID`` or ``module:factory``."""
         return ":" in self.env_name
 
     @property
     def slug(self) -> str:
-        """The environment's name for file names: gym-ALE-Pong-v5 for gym:ALE/Pong-v5."""
+        """Name of the environment, usable in file names: gym-ALE-Pong-v5 for gym:ALE/Pong-v5."""
         return re.sub(r"[^\w.+=-]+", "-", self.env_name).strip("-.")
 
     @property
@@ -103,7 +103,7 @@ class Config(StrictFields):
 
     @property
     def facts(self) -> Facts:
-        """Properties of the training algorithm.
+        """Properties of the configured training algorithm, such as its title and unused keys.
 
         Raises:
             UserError: If the algorithm doesn't exist.
@@ -122,12 +122,12 @@ class Config(StrictFields):
 
     @property
     def epochs(self) -> int:
-        """Number of complete epochs in ``train.total_timesteps``, as in PufferLib."""
+        """Number of complete epochs in ``train.total_timesteps`` steps, as in PufferLib."""
         return self.train.total_timesteps // self.batch_size
 
     @property
     def selfplay_rules(self) -> str:
-        """Rules for opponents in self-play: ``RULES_OF_4`` or ``RULES_OF_5``.
+        """Rules that choose the opponents in self-play, PufferLib 4.0's or 5.0's.
 
         ``auto`` means the release whose key sets a number of opponents. If both keys or neither do,
         it means the trainer's release.
@@ -141,7 +141,7 @@ class Config(StrictFields):
 
     @property
     def opponents(self) -> int:
-        """Number of opponents at the same time in self-play; 0 without self-play."""
+        """Number of opponents that play at the same time in self-play; 0 without self-play."""
         return self._opponents_by(self.selfplay_rules) if self.selfplay.enabled else 0
 
     def _opponents_by(self, rules: str) -> int:
@@ -169,12 +169,15 @@ class Config(StrictFields):
 
     @property
     def goal(self) -> str:
-        """Direction of the ranking metric, ``[sweep] goal``; checked by ``validate``."""
+        """Direction in which the metric that ranks policies improves, ``[sweep] goal``.
+
+        ``validate`` checks it.
+        """
         return self._sweep_text("goal", "goal") or "maximize"
 
     @property
     def sign(self) -> int:
-        """Factor for scores, 1 or -1, that makes larger values better."""
+        """Factor, 1 or -1, for the metric that ranks policies: larger products are better."""
         return GOAL_SIGNS.get(self.goal, 1)
 
     def _sweep_text(self, key: str, old_key: str) -> str:
@@ -182,7 +185,7 @@ class Config(StrictFields):
         return unquoted(self.sweep.get("sweep", {}).get(key, old))
 
     def value(self, name: str) -> Any:
-        """Return the value of a key with its section: ``train.gamma``."""
+        """Return the value of a configuration key named with its section: ``train.gamma``."""
         section, _, key = name.partition(".")
         return getattr(getattr(self, section), key)
 
@@ -200,7 +203,7 @@ DECLARED: dict[str, Key] = {  # all keys by their names with the section: "train
 
 
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:
-    """Return K = trunc(replay_ratio * N * T / M), the number of minibatches in an epoch.
+    """Return the number of minibatches in an epoch: ratio * batch / minibatch size, truncated.
 
     Every operation is in float32, as in PufferLib's CUDA trainer.
     """

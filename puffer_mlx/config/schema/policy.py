@@ -84,7 +84,9 @@ class Torch(StrictFields):
 
 
 def may_be_recurrent(network: str) -> bool:
-    """Return True if a network may have recurrent state. A custom one may have none.
+    """Return True if a policy network of this name may have recurrent state.
+
+    A custom network may have none in spite of that.
 
     Args:
         network: Value of ``torch.network``; "", for which the result is False, if no file sets it.

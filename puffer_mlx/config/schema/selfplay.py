@@ -10,7 +10,7 @@ RULES_RELEASE = {RULES_OF_4: "4.0", RULES_OF_5: "5.0"}  # rules -> PufferLib's r
 
 
 class Rules(NamedTuple):
-    """The keys that set the opponents in self-play by the rules of one PufferLib release.
+    """The names of the keys for opponents in self-play, by the rules of one PufferLib release.
 
     Args:
         count: Key of the number of opponents.
