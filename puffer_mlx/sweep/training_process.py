@@ -253,7 +253,7 @@ class TrainingProcess:
             self._process.terminate()
 
     def outcome(self) -> Outcome | None:
-        """Return the result of the training, or None while it is running."""
+        """Return the training process's result, or None while the process is running."""
         if (code := self._process.poll()) is None:
             return None
         self._end_group()
@@ -275,7 +275,7 @@ class TrainingProcess:
         return self._process.poll() is None
 
     def end(self, timeout: float | None = None) -> None:
-        """End the training now and discard its result.
+        """End the training process now and discard its result.
 
         Args:
             timeout: Seconds until the process is killed; None for ``STOP_TIMEOUT``.

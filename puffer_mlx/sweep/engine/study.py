@@ -258,7 +258,7 @@ class Study:
         return [np.array(sorted(points, key=itemgetter(1))) for points in curves.values()]
 
     def count_trained(self, *states: TrialState) -> int:
-        """Return the number of runs in the given states, counting each seed of a run."""
+        """Count the trainings of all runs in the given states: one for each seed of a run."""
         return sum(map(seed_count, self.runs(*states)))
 
     # ---- seeds -----------------------------------------------------------------------------------
