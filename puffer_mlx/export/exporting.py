@@ -30,7 +30,7 @@ from puffer_mlx.trees import named_arrays
 
 
 class ExportFormat:
-    """Target of an export: a ``FileFormat`` with its options, and a weight layout.
+    """Target of a policy's export: a ``FileFormat`` with its options, and a weight layout.
 
     Args:
         kind: Name of the format: ``bin``, ``torch``, ``safetensors``, ``onnx``, ...
@@ -49,7 +49,7 @@ class ExportFormat:
 
 
 class ExportReport(NamedTuple):
-    """Result of an export: the file, its size, and how much its outputs differ from ours.
+    """Result of a policy's export: the file, its size, and how its outputs differ from ours.
 
     Args:
         path: The written file.
@@ -139,7 +139,7 @@ def export(
 
 
 def _check_path(file: FileFormat, path: Path) -> None:
-    """Raise an error if a file can't be exported to a path: wrong suffix, or in a checkpoint."""
+    """Raise an error if a policy can't be exported to a path: wrong suffix, or in a checkpoint."""
     if path.suffix not in file.suffixes:
         raise UserError(
             f"{path}: the name of a {file.name} file ends with {' or '.join(file.suffixes)}",
@@ -153,7 +153,7 @@ def _check_path(file: FileFormat, path: Path) -> None:
 
 
 def _choose_layout(file: FileFormat, policy: Policy, requested: str | None) -> str:
-    """Choose an export's weight layout: as requested, the policy's, or the format's default."""
+    """Choose an exported policy's weight layout: as requested, its own, or the format's default."""
     current = layout_of(policy)
     layout = requested or (current if current in file.layouts else file.layouts[0])
     if layout not in file.layouts:

@@ -47,7 +47,7 @@ def convert_read_errors(library: str, path: Path, hint: str = DAMAGED_HINT) -> I
 
 
 class ExportInput(NamedTuple):
-    """A policy to export: the checkpoint's, and the one converted to the file's weight layout.
+    """Policy to export: the checkpoint's, and the one converted to the file's weight layout.
 
     Args:
         checkpoint: Checkpoint with the original policy.
@@ -131,7 +131,7 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Base class of the file formats. Fields of a derived class are options for the caller.
+    """Base class of the formats of policy files. Fields of a derived class are user options.
 
     Attributes:
         name: Name in ``--to`` and in messages.
@@ -166,11 +166,13 @@ class FileFormat:
     # ---- writing ---------------------------------------------------------------------------------
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return the reason why the format can't hold a policy, or None."""
+        """Return the reason why this file format can't hold a policy, or None if it can."""
         return None
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on losses of an export that the caller accepted. Outputs may then differ.
+        """Return notes on what an exported file loses, for example normalization statistics.
+
+        The outputs of its policy may then differ.
 
         Raises:
             UserError: If the file would lose something that the caller didn't accept.
@@ -187,7 +189,7 @@ class FileFormat:
         raise NotImplementedError
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes for the user of an exported file, for example that it normalizes inputs."""
+        """Return notes for the user of an exported policy file, for example on normalization."""
         notes = []
         if normalization.normalises(contents.statistics):
             notes.append("the file normalizes observations: give it raw ones")
@@ -199,7 +201,7 @@ class FileFormat:
         return notes
 
     def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
-        """Write what an exported file can't hold to files next to it. Returns notes for the user.
+        """Write what an exported policy file can't hold to files next to it. Returns notes.
 
         Args:
             contents: The exported policy.
@@ -227,7 +229,7 @@ class FileFormat:
         return {}
 
     def weight_layout(self, source: PolicyFile, requested: str) -> str:
-        """Return the weight layout of a file's policy.
+        """Return the weight layout of the policy in a file, such as ``torch`` or ``native``.
 
         Args:
             source: The file.
@@ -247,7 +249,7 @@ class FileFormat:
         return requested
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Return the weights of a policy file by our names, in the file's weight layout.
+        """Return the weights of a policy file by our tensor names, in the file's weight layout.
 
         Raises:
             UserError: If the weights don't fit the policy, or a value isn't finite.
@@ -258,7 +260,7 @@ class FileFormat:
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
         """Run the policy of a file with its statistics and bounds. Returns the outputs.
 
-        This default uses our reader.
+        This default implementation reads the file and runs the policy in puffer_mlx.
 
         Args:
             source: The file.
@@ -275,13 +277,19 @@ class FileFormat:
 
 
 def reset_note(contents: ExportInput) -> list[str]:
-    """Return a note on resetting the recurrent state, for formats whose users must do that."""
+    """Return a note that a policy file's user must reset the recurrent state at episode ends.
+
+    The list is empty if the policy needs no resets.
+    """
     text = "trained with policy.reset_on_terminal: set the state to 0 where an episode ends"
     return [text] if contents.policy.reset_on_terminal else []
 
 
 def mask_note(contents: ExportInput) -> list[str]:
-    """Return a note on action masks, for formats whose users sample the actions."""
+    """Return a note that a policy file's user must apply action masks to the logits.
+
+    The list is empty if the environment has no action masks.
+    """
     text = "apply action masks yourself: set the logits of illegal actions to -1e4"
     return [text] if contents.checkpoint.spec.mask_size else []
 

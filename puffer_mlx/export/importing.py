@@ -111,7 +111,7 @@ def compare_with_file(
 
 
 def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
-    """Raise an error if a file's metadata describes another environment."""
+    """Raise an error if a policy file's metadata describes another environment."""
     for key, expected in (
         ("observation_size", spec.observation_size),
         ("observation_shape", list(spec.observation_shape)),
@@ -127,7 +127,7 @@ def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
 
 
 def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
-    """Raise an error if a file's action bounds differ from the environment's."""
+    """Raise an error if a policy file's action bounds differ from the environment's."""
     file_bounds = source.bounds
     expected = spec.action.bounds
     if source.file.rescales and file_bounds != expected:
@@ -142,7 +142,7 @@ def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
 
 
 def _check_sizes(source: PolicyFile, config: Config) -> None:
-    """Raise an error if a file's tensors don't have the configured sizes."""
+    """Raise an error if a policy file's tensors don't have the configured sizes."""
     for key, size in source.sizes.items():
         configured = str(attrgetter(key)(config))
         if size != configured:
@@ -158,7 +158,7 @@ def _escape_untrusted(text: str) -> str:
 
 
 def _refuse_custom_classes(source: PolicyFile, config: Config) -> None:
-    """Raise an error if a file names a custom class that the user didn't request.
+    """Raise an error if a policy file names a custom class that the user didn't request.
 
     Importing the class could run untrusted code.
     """

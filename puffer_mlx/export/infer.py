@@ -85,9 +85,9 @@ def _sb3_settings(tensors: Tensors) -> dict[str, str]:
 
 
 def _matrix(tensors: dict[str, Any], *names: str) -> Any:
-    """Return the tensor with the first name that exists, or None.
+    """Find a matrix among tensors by the first of several names that exists.
 
-    Also returns None if that tensor isn't a matrix or is empty.
+    Returns None if no name exists, or if that tensor isn't a matrix or is empty.
     """
     tensor = next((tensors[name] for name in names if name in tensors), None)
     return tensor if tensor is not None and len(tensor.shape) == 2 and tensor.size else None
@@ -162,7 +162,7 @@ def early_puffer3_keys() -> dict[str, str]:
 
 
 def _policy_settings(layout: str, network: str, encoder: str, H: int, L: int) -> dict[str, str]:
-    """Return a policy's settings as configuration keys and texts."""
+    """Return a policy's settings, such as its hidden size, as texts by configuration key."""
     return {
         "policy.dialect": layout,
         "policy.hidden_size": str(H),

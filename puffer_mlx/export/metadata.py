@@ -24,7 +24,7 @@ CLASS_KEYS = ("torch.network", "torch.encoder")  # keys that may name custom cla
 
 
 def policy_metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
-    """Return the metadata of a file to which a checkpoint's policy is exported.
+    """Return the metadata that a file with a checkpoint's exported policy contains.
 
     Args:
         checkpoint: Checkpoint with the original policy.
@@ -83,7 +83,7 @@ def policy_file_from_tensors(
 
 
 def _check_setting(path: Path, key: str, text: str) -> None:
-    """Raise an error that names the file if a configuration key in its metadata is invalid."""
+    """Raise an error that names the file if its metadata has an invalid configuration key."""
     section, _, name = key.partition(".")
     text = text if len(text) < 80 else f"{text[:80]}…"  # invalid, since legal values are shorter
     setting = Setting(section, name, text, str(path))

@@ -14,7 +14,7 @@ from puffer_mlx.vec import normalize
 
 
 class Graph:
-    """Nodes of an ONNX graph under construction, and the weights that they use.
+    """ONNX graph under construction: its nodes, and the weights that they use.
 
     ``prefix`` is added to weight names: ``critic.`` while the value network is built.
     """
@@ -39,7 +39,7 @@ class Graph:
         self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
 
     def _weight(self, name: str) -> str | None:
-        """Return a weight's name in the graph, with the prefixes of critic and encoder.
+        """Return the full name of a weight in the ONNX graph, with critic and encoder prefixes.
 
         Returns None if no weight has that name, for example for the output of a node.
         """
@@ -48,13 +48,13 @@ class Graph:
 
     @contextmanager
     def with_encoder_prefix(self, prefix: str) -> Iterator[None]:
-        """Replace the prefix ``encoder.`` of an encoder's weight names during the block."""
+        """Replace the prefix ``encoder.`` in the weight names of the ONNX graph during a block."""
         self._encoder_prefix = prefix
         yield
         self._encoder_prefix = "encoder."
 
     def __call__(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node with one output to the ONNX graph, and return the output's name.
+        """Add a node with one output to the ONNX graph. Returns the output's name.
 
         Inputs that aren't names become constants.
         """
@@ -78,7 +78,7 @@ class Graph:
         return name
 
     def split(self, x: str, axis: int, sizes: list[int]) -> list[str]:
-        """Split x along an axis in the ONNX graph. Returns the names of the slices."""
+        """Split a tensor along an axis in the ONNX graph. Returns the names of the slices."""
         names = [f"split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
         self.node("Split", [x, self.constant(sizes)], names, axis=axis)
         return names
@@ -91,17 +91,17 @@ class Graph:
         return self.gemm(x, f"{layer}.weight", f"{layer}.bias")
 
     def gemm(self, x: str, weight: str, bias: str) -> str:
-        """Add a matrix product to the ONNX graph: weight times x (n, K), plus an existing bias."""
+        """Add a matrix product to the ONNX graph: weight times x (n, K), plus a bias if any."""
         inputs = [x, weight, bias] if self._weight(bias) else [x, weight]
         return self("Gemm", *inputs, transB=1)
 
     def gelu(self, x: str) -> str:
-        """Add the exact GELU of x to the ONNX graph."""
+        """Add the exact GELU of a tensor to the ONNX graph. Returns the output's name."""
         one_plus = self("Add", self("Erf", self("Mul", x, 0.5**0.5)), 1.0)
         return self("Mul", self("Mul", x, 0.5), one_plus)
 
     def activation(self, x: str, name: str) -> str:
-        """Add an activation of x to the ONNX graph, by its name in ``policy.activations``."""
+        """Add an activation to the ONNX graph, by its name in ``policy.activations``."""
         return self.gelu(x) if name == "gelu" else self(name.capitalize(), x)
 
     def interpolate(self, a: str, b: str, fraction: str) -> str:
@@ -116,7 +116,7 @@ class Graph:
         states: list[str],
         last: Callable[[str], str] = lambda h: h,
     ) -> tuple[str, list[str]]:
-        """Add the layers of a network to the ONNX graph, each with its slice of every state.
+        """Add all layers of a network to the ONNX graph, each with its slice of every state.
 
         Args:
             layer: (index, features, the layer's states...) -> features and the layer's next states.

@@ -63,7 +63,7 @@ def policy_outputs(
 
 
 def largest_difference(expected: NamedOutputs, actual: NamedOutputs) -> tuple[float, str]:
-    """Return the largest difference between two sets of outputs, and the output's name.
+    """Return the largest difference between two policies' outputs, and the output's name.
 
     A difference is divided by the output's largest expected value or 1, whichever is larger. It is
     infinite if an output is missing or has another shape.
@@ -85,7 +85,7 @@ def largest_difference(expected: NamedOutputs, actual: NamedOutputs) -> tuple[fl
 
 
 class Comparison(NamedTuple):
-    """Difference between two programs' outputs on the same observations.
+    """Difference between two programs' outputs of a policy for the same observations.
 
     Args:
         difference: Largest relative difference, as in ``largest_difference``.
@@ -137,7 +137,7 @@ def compare_outputs(
 
 
 def _perturb(weights: Weights) -> Weights:
-    """Change all weights of a policy by ``WEIGHT_CHANGE``, up or down at random.
+    """Return a policy's weights, each changed by ``WEIGHT_CHANGE`` up or down at random.
 
     Summing products in another order has an error proportional to the sum of |w| |x|. Changing the
     weights has a similar effect, so it shows float32's resolution.

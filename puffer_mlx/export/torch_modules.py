@@ -48,7 +48,7 @@ def buffer_module(**tensors: Tensor) -> nn.Module:
 
 
 def normalization_module(size: int) -> nn.Module:
-    """Return a PyTorch module for statistics (D,) of observations and their count."""
+    """Return a PyTorch module that holds normalization statistics: mean, variance (D,), count."""
     module = nn.Module()
     zeros = torch.zeros(size)
     ones = torch.ones(size)
@@ -76,17 +76,20 @@ class NetworkModule(nn.Module):
             self.add_module(name, module)
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Return the recurrent state of n agents before their first step: zeros."""
+        """Return the network's recurrent state of n agents before their first step: zeros."""
         layers, hidden = self.size
         zeros = [torch.zeros(layers, n, hidden, device=device) for _ in range(self._network.states)]
         return tuple(zeros)
 
     def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute T steps of the network: features (S, T, H), and the state after the last step."""
+        """Compute T steps of the PyTorch network from features (S, T, H) and a state.
+
+        Returns features (S, T, H) and the state after the last step.
+        """
         return self._network.scan(self, h, state)
 
     def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute one step of the network: features (n, H), and the next state."""
+        """Compute one step of the PyTorch network. Returns features (n, H) and the next state."""
         return self._network.step(self, h, state)
 
 
@@ -115,7 +118,7 @@ class ComposedPolicy(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load a policy's weights, and if present normalization statistics and action bounds."""
+        """Load weights into a PyTorch policy, also normalization statistics and action bounds."""
         device = next(self.parameters()).device
         if (low := state_dict.get("rescaling.low")) is not None:
             ones = torch.ones(len(low))
@@ -125,7 +128,7 @@ class ComposedPolicy(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
     def encode(self, observations: Tensor) -> Tensor:
-        """Encode observations (n, D), any dtype, as features (n, H).
+        """Encode observations (n, D), any dtype, as the policy's features (n, H).
 
         Observations are normalized if statistics were loaded.
         """
@@ -151,14 +154,14 @@ class ComposedPolicy(nn.Module):
         return outputs, values
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Return the recurrent state of n agents before their first step: zeros."""
+        """Return the policy's recurrent state of n agents before their first step: zeros."""
         network = self._components[1]
         return network.initial_state(n, device) if network else ()
 
     def forward(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[TorchOutputs, Tensor, State]:
-        """Compute T steps of the policy; state None means zeros.
+        """Compute T steps of the PyTorch policy; state None means zeros.
 
         Args:
             observations: Observations (S, T, D), any dtype.
@@ -176,7 +179,7 @@ class ComposedPolicy(nn.Module):
     def step(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[TorchOutputs, Tensor, State]:
-        """Compute one step of the policy; state None means zeros.
+        """Compute one step of the PyTorch policy; state None means zeros.
 
         Args:
             observations: Observations (n, D), any dtype.
@@ -195,7 +198,7 @@ class ComposedPolicy(nn.Module):
 def _with_deviations(
     outputs: Tensor, value: Tensor, logstd: Tensor | None
 ) -> tuple[TorchOutputs, Tensor]:
-    """Combine the outputs of a decoder's layers.
+    """Combine the outputs of a PyTorch decoder's layers to a policy's outputs and values.
 
     Returns:
         Logits, or means and log standard deviations (..., a); and values (...) from (..., 1).
@@ -289,7 +292,7 @@ class Sb3Extractor(nn.Module):
 
 
 class Sb3Policy(ComposedPolicy):
-    """Stable-Baselines3's policy without recurrent state: computes the same, with the same keys."""
+    """PyTorch policy of Stable-Baselines3 without recurrent state, with that program's keys."""
 
     log_std: Tensor | None  # (a,)
 

@@ -81,7 +81,7 @@ def to_layout(policy: Policy, weights: Weights, layout: str) -> tuple[Policy, We
 
 
 def _convert_decoder(decoder: Any, weights: Weights, layout: str) -> tuple[Any, Weights]:
-    """Convert a decoder and its weights to another weight layout."""
+    """Convert a policy's decoder and its weights to another weight layout."""
     action = decoder.action
     hidden = decoder.hidden
     extra = {"logstd": weights["logstd"]} if action.continuous else {}
@@ -173,7 +173,10 @@ def state_dict_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _head_key(name: str, heads: dict[str, str]) -> str:
-    """Return the state_dict key of a decoder's tensor; ``heads`` maps prefixes of names to keys."""
+    """Return the state_dict key of a decoder's tensor.
+
+    ``heads`` maps the beginnings of our tensor names to those of keys.
+    """
     head = next(head for head in heads if name.startswith(head))
     return name.replace(head, heads[head])
 
@@ -186,7 +189,7 @@ SB3_HEADS = {
 
 
 def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
-    """Map our tensor names to the keys of a Stable-Baselines3 policy.
+    """Map our tensor names to the state_dict keys of a Stable-Baselines3 policy.
 
     Its value network always has separate modules. If ours shares them with the actor, their keys
     are second names.
@@ -308,7 +311,7 @@ def _convert_layout(policy: Policy, name: str, array: np.ndarray, conversion: st
 
 
 def stacked_state(policy: Policy, state: Any) -> Tensors:
-    """Convert a recurrent state to the arrays that torch and ONNX use.
+    """Convert a policy's recurrent state to the arrays that torch and ONNX use.
 
     Returns:
         Arrays (L, n, H) by name, without entries if there is no state. The states of a separate
@@ -323,7 +326,7 @@ def stacked_state(policy: Policy, state: Any) -> Tensors:
 
 
 def _stacked(network: Any, state: Any) -> Tensors:
-    """Convert the recurrent state of one network to arrays by name."""
+    """Convert the recurrent state of one network of a policy to arrays by name."""
     if stacked := network_facts(network).stacked_state:
         return {
             name: np.stack([np.array(a) for a in layers]) for name, layers in stacked(state).items()

@@ -27,7 +27,7 @@ COST_FIELD = "uptime"
 
 
 class Point(NamedTuple):
-    """One point of a run's learning curve.
+    """Point of a training run's learning curve in a sweep: score, training time and steps.
 
     Args:
         score: Value of ``[sweep] metric`` in the log.
@@ -84,7 +84,10 @@ class CurveReader:
         self._evaluated = math.nan
 
     def new_points(self) -> list[Point]:
-        """Read new log records and return their points; epochs without a score have none."""
+        """Read the new records of the run's log. Returns their points of the learning curve.
+
+        Epochs without a score have no point.
+        """
         points: list[Point] = []
         while file := self._file or self._open():
             points += self._read_records(file)
@@ -94,7 +97,7 @@ class CurveReader:
         return points
 
     def close(self) -> None:
-        """Close the log and stop reading."""
+        """Close the run's log file, which is then read no more."""
         self._closed = True
         if self._file:
             self._file = self._file.close()
@@ -109,7 +112,7 @@ class CurveReader:
         return self._file
 
     def _read_records(self, file: BinaryIO) -> list[Point]:
-        """Read the log records that are new in a file, and return their points."""
+        """Read the new records of a run's open log. Returns their points of the learning curve."""
         self.modified_ns = os.fstat(file.fileno()).st_mtime_ns
         points: list[Point] = []
         for line in complete_lines(file):
@@ -125,7 +128,10 @@ class CurveReader:
         return points
 
     def _add_record(self, record: dict[str, float | None]) -> Point | None:
-        """Add a log record to the curve. Returns the new point, or None without a score."""
+        """Add a record of a run's log to its learning curve.
+
+        Returns the new point, or None if the record has no score.
+        """
         values = {name: math.nan if x is None else x for name, x in record.items()}
         if "epoch" not in values:  # the evaluation after training
             self._evaluated = values.get(self._metric, math.nan)
@@ -187,7 +193,9 @@ def mean_points(points: Sequence[Point], steps: float, intervals: int) -> list[P
 
 
 class HeldOutResults(NamedTuple):
-    """Results of a run with held-out seeds, which the search doesn't use.
+    """Scores of a sweep's run that was trained again with held-out random seeds.
+
+    The search for better configurations doesn't use them.
 
     Args:
         scores: Scores of the seeds that finished.
@@ -199,11 +207,11 @@ class HeldOutResults(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """Number of held-out seeds that finished or failed."""
+        """Number of held-out seeds with which the run's training finished or failed."""
         return len(self.scores) + self.failed
 
     def summary(self, sign: int = 1) -> str:
-        """Return a text with the median score, the worst score and the number of held-out seeds.
+        """Return the held-out seeds' median score, worst score and number as a text.
 
         Args:
             sign: -1 if lower scores are better.
@@ -229,7 +237,7 @@ class SeedScores(NamedTuple):
     cost: float
 
     def score(self, seeds_score: str) -> float:
-        """Combine the scores of all seeds into one, by ``sweep.seeds_score``."""
+        """Combine a configuration's scores with all seeds into one, by ``sweep.seeds_score``."""
         return combine_scores(self.scores, seeds_score)
 
 
@@ -270,7 +278,7 @@ def combine_curves(
 
 
 def seed_noise(suggestions: Sequence[SeedScores]) -> float:
-    """Estimate how much scores vary between seeds.
+    """Estimate how much scores vary between random seeds of the same configuration.
 
     Returns:
         The median over the suggestions of the standard deviation between seeds; 0 if no suggestion
@@ -287,7 +295,7 @@ def is_beaten(
     noise: float,
     target: float = math.inf,
 ) -> bool:
-    """Return True if a rival costs no more than a suggestion and scores better beyond the noise.
+    """Return True if a rival configuration costs no more and scores better by more than the noise.
 
     Args:
         suggestion: Scores of the suggestion.

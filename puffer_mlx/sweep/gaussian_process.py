@@ -62,7 +62,10 @@ def initial_parameters(dimensions: int) -> Parameters:
 
 
 def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Return the process's kernel between vectors a (n, d) and b (m, d), (n, m), without noise."""
+    """Return the Gaussian process's kernel matrix (n, m) of vectors a (n, d) and b (m, d).
+
+    It doesn't include the noise.
+    """
     linear, decay, distances = _kernel_terms(a, b, parameters)
     return parameters.scale * (linear + (1 + distances) * decay)
 
@@ -87,7 +90,9 @@ def _kernel_terms(
 def log_likelihood(
     parameters: Parameters, x: np.ndarray, y: np.ndarray
 ) -> tuple[float, Parameters]:
-    """Return the log likelihood of points and values, plus the noise's log prior, and its gradient.
+    """Return a Gaussian process's log likelihood of observed values, and its gradient.
+
+    The log likelihood includes the log prior of the noise.
 
     Args:
         parameters: Parameters of the process.
@@ -145,11 +150,11 @@ class Posterior:
         self._weights = self._inverse @ (y - parameters.mean)
 
     def means(self, points: np.ndarray) -> np.ndarray:
-        """Predict the values at (m, d) points, (m,)."""
+        """Predict the values of the fitted function at points (m, d). Returns (m,)."""
         return self.parameters.mean + kernel(points, self.x, self.parameters) @ self._weights
 
     def deviations(self, points: np.ndarray) -> np.ndarray:
-        """Return the standard deviations of predictions at (m, d) points, without noise, (m,)."""
+        """Return the standard deviations (m,) of predictions at points (m, d), without noise."""
         covariances = kernel(points, self.x, self.parameters)
         linear = self.parameters.linear * (points * points).sum(1)
         prior_variances = self.parameters.scale * (linear + self.parameters.offset + 1)
@@ -197,23 +202,27 @@ def fit_posterior(
 
 
 def _to_vector(p: Parameters) -> np.ndarray:
-    """Return the parameters as the vector that Adam optimizes, (d + 4,): logarithms, then the mean.
+    """Convert a Gaussian process's parameters to the vector that Adam optimizes, (d + 4,).
 
-    The noise enters as the logarithm of its excess over ``MIN_NOISE``.
+    The vector contains their logarithms, then the mean. The noise enters as the logarithm of its
+    excess over ``MIN_NOISE``.
     """
     positive = [*p.lengths, p.scale, p.offset, max(p.noise - MIN_NOISE, 1e-12)]
     return np.array([*np.log(positive), p.mean])
 
 
 def _from_vector(vector: np.ndarray) -> Parameters:
-    """Return the parameters from the vector that Adam optimizes: the inverse of ``_to_vector``."""
+    """Convert the vector that Adam optimizes to a Gaussian process's parameters.
+
+    This is the inverse of ``_to_vector``.
+    """
     positive = np.exp(np.clip(vector[:-1], -20, 20))
     scale, offset, noise = positive[-3:]
     return Parameters(positive[:-3], scale, offset, MIN_NOISE + noise, vector[-1])
 
 
 def _vector_gradient(vector: np.ndarray, gradient: Parameters) -> np.ndarray:
-    """Convert the gradient by the parameters to the gradient by the vector that Adam optimizes."""
+    """Convert a gradient by a Gaussian process's parameters to one by Adam's vector."""
     positive = np.array([*gradient.lengths, gradient.scale, gradient.offset, gradient.noise])
     # The derivative by log p is p times the derivative by p.
     logarithmic = positive * np.exp(np.clip(vector[:-1], -20, 20))

@@ -64,7 +64,7 @@ class Method:
         self._next = 0
 
     def observe(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
-        """Add the result of a run at one point of its curve; see ``Observations.add``."""
+        """Add a run's score and cost at one point of its curve to the search's observations."""
         self.observations.add(vector, score, cost, failed)
 
     def suggest(self, number: int | None = None) -> np.ndarray:
@@ -79,20 +79,23 @@ class Method:
         return self.space.round_vectors(vector[None])[0]
 
     def front(self) -> Front:
-        """Return the Pareto front of the observations, pruned if ``prune_pareto`` is set."""
+        """Return the Pareto front of observed scores and costs, pruned if ``prune_pareto``."""
         front = pareto_front(self.observations.scores, self.observations.costs)
         return prune_front(front) if self.settings.prune_pareto else front
 
     def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        """Choose the vector of a suggestion, (d,); ``suggest`` rounds it."""
+        """Choose the vector of parameters for a new run, (d,), which ``suggest`` rounds."""
         raise NotImplementedError
 
 
 class Random(Method):
-    """Random search: suggest uniformly distributed vectors, lengths of runs included."""
+    """Random search: every suggestion is a uniformly distributed vector of parameters.
+
+    The lengths of runs are also random.
+    """
 
     def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        """Return a uniformly distributed vector, (d,)."""
+        """Return a uniformly distributed vector of parameters for a new run, (d,)."""
         return rng.uniform(-1, 1, len(self.space))
 
 
@@ -104,7 +107,7 @@ class ParetoGenetic(Method):
     """
 
     def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        """Return a mutation of a random point of the Pareto front, (d,)."""
+        """Return a new run's vector (d,): a mutation of a random point of the Pareto front."""
         parents = self.space.default[None]
         if len(self.observations):
             parents = self.observations.vectors[self.front().indices]
@@ -132,7 +135,7 @@ class Protein(Method):
     """Model-based search: suggest the candidate near the Pareto front with the best predictions."""
 
     def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        """Return a point of a Sobol sequence at first, later the best candidate, (d,).
+        """Choose a new run's vector (d,): a Sobol point at first, later the best candidate.
 
         If the best score is an outlier, candidates are close to the best points, and the target
         cost is a little above the known costs: such a search gains most near the outlier.
@@ -164,10 +167,10 @@ class Protein(Method):
         return np.clip(vector, -1, 1)
 
     def _target_cost(self, number: int, local: bool, rng: np.random.Generator) -> float | None:
-        """Return a suggestion's target cost, scaled as in ``Models``, or None for a fixed length.
+        """Return the training cost that a suggested run should have, or None for a fixed length.
 
-        If ``local`` is set, the target is above nearly all known costs. Otherwise it cycles through
-        ``TARGET_COSTS`` in random order.
+        The cost is scaled as in ``Models``. If ``local`` is set, it is above nearly all known
+        costs. Otherwise it cycles through ``TARGET_COSTS`` in random order.
         """
         if self.space.timesteps_index is None:
             return None
@@ -181,7 +184,9 @@ class Protein(Method):
         return TARGET_COST_FACTOR * float(np.clip(target, 0, 1))
 
     def candidates(self, rng: np.random.Generator, local: bool) -> np.ndarray:
-        """Return random vectors near the Pareto front and near shortened best runs, (n, d).
+        """Return candidates for a new run: random vectors near the best observed ones, (n, d).
+
+        They surround the points of the Pareto front, and shortened versions of the best runs.
 
         Args:
             rng: Random generator.
@@ -297,7 +302,7 @@ _erf = np.vectorize(math.erf, otypes=[float])
 
 
 def _undominated(ratings: np.ndarray) -> np.ndarray:
-    """Return the indices of the best candidates by three ratings, (n, 3).
+    """Choose the best candidates of a search by three ratings, (n, 3). Returns their indices.
 
     These are the Pareto-optimal ones among the ``TOP_CANDIDATES`` with the largest sums. Source:
     the acquisition of HEBO (Cowen-Rivers et al., 2022), an ensemble of three.
@@ -311,7 +316,7 @@ def _undominated(ratings: np.ndarray) -> np.ndarray:
 
 
 def _distinct(vectors: np.ndarray) -> np.ndarray:
-    """Remove repeated vectors without changing the order of the others."""
+    """Remove repeated rows of an array of vectors, without changing the order of the others."""
     _, first = np.unique(np.round(vectors, 6), axis=0, return_index=True)
     return vectors[np.sort(first)]
 

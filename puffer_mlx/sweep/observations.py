@@ -20,7 +20,9 @@ NEAR_BEST = 0.98  # fraction of the score range above which points may be pruned
 
 
 class Observations:
-    """Points of the curves of a sweep's runs, in the order in which they were added.
+    """Vectors, scores and costs that a sweep has observed, in the order of their addition.
+
+    Each is a point of a run's learning curve.
 
     Stored scores are higher for better runs: negated if lower is better, and logits for
     ``metric_distribution = percentile``.
@@ -37,7 +39,7 @@ class Observations:
         return len(self._scores)
 
     def add(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
-        """Add a point of a run's curve, or replace the one with the same vector.
+        """Add a point of a run's curve to the observations, or replace that of the same vector.
 
         Args:
             vector: Vector of the run's values, (d,).
@@ -61,7 +63,7 @@ class Observations:
         self._costs.append(float(cost))
 
     def _equal_index(self, vector: np.ndarray) -> int | None:
-        """Return the index of the first stored vector that equals ``vector``, or None."""
+        """Return the index of the first observed vector that equals ``vector``, or None."""
         if not self._vectors:
             return None
         distances = np.linalg.norm(np.stack(self._vectors) - vector, axis=1)
@@ -69,7 +71,10 @@ class Observations:
         return int(indices[0]) if len(indices) else None
 
     def stored_score(self, score: float) -> float:
-        """Convert a logged score to a stored one: signed, limited, and as a logit if configured."""
+        """Convert a score from a run's log to the form in which observations store it.
+
+        Stored scores are higher for better runs, limited to the target, and logits if configured.
+        """
         sign = self._settings.sign
         limited = sign * self._settings.objective(score)  # not yet negated: a logit needs 0 to 1
         if self._settings.metric_distribution == PERCENTILE:
@@ -79,7 +84,7 @@ class Observations:
 
     @property
     def vectors(self) -> np.ndarray:
-        """Vectors of the observed points, (n, d) float64."""
+        """Vectors of parameters of the observed points, (n, d) float64."""
         return np.stack(self._vectors)
 
     @property
@@ -94,7 +99,7 @@ class Observations:
 
     @property
     def failures(self) -> np.ndarray:
-        """Vectors of failed runs, (m, d) float64."""
+        """Vectors of parameters of the failed runs, (m, d) float64."""
         return np.array(self._failures)
 
 
@@ -158,7 +163,7 @@ EXPENSIVE_QUANTILE = 0.9  # replaces the quantile for an expensive run
 
 
 class EarlyStop:
-    """Decide when a run should stop early, by comparing it with finished runs at the same cost.
+    """Rule that stops a bad run early: compare its score with other runs' at the same cost.
 
     A run is stopped if its best score so far is below a quantile of the finished runs' scores.
     Their scores are interpolated between their points; a run that ended before that cost counts

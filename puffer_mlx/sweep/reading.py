@@ -102,7 +102,7 @@ def describe_space(config: Config, sweep: Sweep) -> tuple[str, str]:
 
 
 def _range_texts(values: Sequence[str | float]) -> dict[str, str]:
-    """Convert a range from a tuple (``settings.Range``) to texts by key, as in a file."""
+    """Convert a key's range (``settings.Range``) to texts by key, as in a configuration file."""
     return dict(zip(RANGE_KEYS, map(str, values), strict=True))
 
 
@@ -205,9 +205,9 @@ def _is_fixed(config: Config, name: str, section: str) -> bool:
 
 
 def _key_name(config: Config, file_name: str, notes: list[str]) -> str:
-    """Return our name of the key in a section ``[sweep.FILE_NAME]``; "" if it can't be searched.
+    """Return our name of the key that a section ``[sweep.FILE_NAME]`` searches.
 
-    The reason is added to ``notes``.
+    Returns "" if it can't be searched, and adds the reason to ``notes``.
     """
     renamed = RENAMES.get(file_name)
     name = f"{renamed.section}.{renamed.key}" if renamed and not renamed.off else file_name
@@ -290,7 +290,7 @@ def _read_number(location: str, key: str, text: str) -> float:
 
 
 def _range_problem(p: Parameter) -> tuple[str, str] | None:
-    """Check a parameter's range. Returns an error and a hint, or None for a valid range."""
+    """Check the range of a searched parameter. Returns an error and a hint, or None if valid."""
     distribution = DISTRIBUTIONS[p.distribution]
     low = p.low
     high = p.high

@@ -101,7 +101,7 @@ class SweepSettings:
 
     @property
     def searched_words(self) -> tuple[str, ...]:
-        """Words of ``sweep_only``; empty if all parameters are searched."""
+        """Words of the setting ``sweep_only``, which select searched keys; empty for all."""
         return tuple(word.strip() for word in self.sweep_only.split(",") if word.strip())
 
     @property
@@ -115,12 +115,15 @@ class SweepSettings:
 
     @property
     def sign(self) -> int:
-        """Factor for scores that makes higher ones better: 1, or -1 to minimize."""
+        """Factor that makes higher scores better: 1 to maximize, -1 to minimize."""
         return -1 if self.goal == MINIMIZE else 1
 
     @property
     def target(self) -> float:
-        """Sufficient score, ``target_score`` times the sign; infinity without a target."""
+        """Sufficient score, beyond which the search sees no gain; infinity without a target.
+
+        It is ``target_score`` times the sign.
+        """
         return math.inf if isinstance(self.target_score, str) else self.sign * self.target_score
 
     def objective(self, score: float) -> float:
@@ -198,7 +201,7 @@ def _release_ranges(config: Config) -> dict[str, Range]:
 
 
 def _ranges_around_values(config: Config) -> dict[str, Range]:
-    """Return ranges around the configured values, for Python environments."""
+    """Return ranges to search around the configured values, for Python environments."""
     train = config.train
     gamma_gap = min(max(1 - train.gamma, 1e-4), 0.1)
     lambda_gap = min(max(1 - train.gae_lambda, 1e-3), 0.25)
@@ -226,7 +229,7 @@ def _rounded(value: float) -> float:
 
 
 def _used_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Range]:
-    """Remove the ranges of keys that the configured trainer doesn't use."""
+    """Return the given ranges without those of keys that the configured trainer doesn't use."""
     from puffer_mlx.ppo import optimizers  # imports MLX
 
     used = {f"train.{key}" for key in optimizers.from_config(config).reads}

@@ -112,7 +112,7 @@ class Parameter:
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
-        """Positions of the range's ends on the distribution's scale."""
+        """Positions of the ends of the parameter's range on its distribution's scale."""
         low, high = self._distribution.to_position(np.array([self.low, self.high], float))
         return float(low), float(high)
 
@@ -153,7 +153,7 @@ class Parameter:
 
 
 class Space:
-    """The parameters that a sweep searches, in the order of a vector's coordinates.
+    """Space that a sweep searches: its parameters, in the order of a vector's coordinates.
 
     Args:
         parameters: The d parameters.
@@ -169,12 +169,12 @@ class Space:
 
     @property
     def timesteps_index(self) -> int | None:
-        """Index of the coordinate for a run's length, or None with a fixed length."""
+        """Index of the run length among the coordinates, or None if the length is fixed."""
         return self.names.index(TIMESTEPS) if TIMESTEPS in self.names else None
 
     @property
     def default(self) -> np.ndarray:
-        """Coordinates of the configured values, (d,); 0 for a key without one."""
+        """Coordinates of the configured values of all parameters, (d,); 0 for a missing value."""
         defaults = ((p, p.default) for p in self.parameters)
         return np.array([0.0 if value is None else p.to_coordinate(value) for p, value in defaults])
 
@@ -188,7 +188,10 @@ class Space:
         return {parameter.name: parameter.to_value(coordinate) for parameter, coordinate in pairs}
 
     def round_vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Move vectors (n, d) to the coordinates of values that runs can use: rounded values."""
+        """Round the values of parameter vectors (n, d) to those that runs can use.
+
+        Returns the vectors of the rounded values.
+        """
         columns = [
             parameter.to_coordinates(parameter.to_values(column))
             for parameter, column in zip(self.parameters, vectors.T, strict=True)
@@ -229,7 +232,7 @@ REPLAY = "train.replay_ratio"
 
 
 class Repair(NamedTuple):
-    """A test for inconsistent sizes, and changes that may repair them.
+    """Test for inconsistent sizes of a training run, and changes that may repair them.
 
     Args:
         is_inconsistent: Tests all sizes, by key.
@@ -270,7 +273,7 @@ def fit_sizes(values: Values, space: Space, config: Config) -> Values:
     ranges = {p.name: p for p in space.parameters}
 
     def change(name: str, factor: float) -> bool:
-        """Multiply a swept value within its range. Returns True if it changed."""
+        """Multiply a swept value by a factor, within its range. Returns True if it changed."""
         if name not in fitted:
             return False
         value = ranges[name].to_value(ranges[name].to_coordinate(fitted[name] * factor))

@@ -33,7 +33,7 @@ _THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", 
 
 
 class Slot(NamedTuple):
-    """Cores and GPUs for one run of a sweep at a time.
+    """Cores and GPUs of the machine on which a sweep trains one run at a time.
 
     Args:
         number: Index of the slot, from 0.
@@ -143,7 +143,7 @@ class ProcessIdentity(NamedTuple):
         return cls(pid, psutil.Process(pid).create_time())
 
     def find_process(self) -> psutil.Process | None:
-        """Return the running process with this identity, or None after its end."""
+        """Return the running process that has this pid and start time, or None after its end."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started_at) < 1.0
@@ -221,7 +221,10 @@ class TrainingProcess:
         self._kill_deadline: float | None = None  # time of the kill, after a request to end
 
     def poll(self) -> list[Point]:
-        """Return the run's new points; end a run that hangs or has a score that isn't finite."""
+        """Return the run's new learning-curve points; end a run that hangs or is broken.
+
+        A run is broken if its score isn't finite.
+        """
         previous = self._log.modified_ns
         points = self._log.new_points()
         now = time.monotonic()
@@ -244,13 +247,13 @@ class TrainingProcess:
             self._terminate()
 
     def _terminate(self) -> None:
-        """Ask the process to end, and set the deadline after which it is killed."""
+        """Ask the training process to end, and set the deadline after which it is killed."""
         self._kill_deadline = time.monotonic() + STOP_TIMEOUT
         if self._process.poll() is None:
             self._process.terminate()
 
     def outcome(self) -> Outcome | None:
-        """Return the result of the training, or None while it is running."""
+        """Return the training process's result, or None while the process is running."""
         if (code := self._process.poll()) is None:
             return None
         self._end_group()
@@ -272,7 +275,7 @@ class TrainingProcess:
         return self._process.poll() is None
 
     def end(self, timeout: float | None = None) -> None:
-        """End the training now and discard its result.
+        """End the training process now and discard its result.
 
         Args:
             timeout: Seconds until the process is killed; None for ``STOP_TIMEOUT``.

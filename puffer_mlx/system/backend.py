@@ -22,7 +22,7 @@ _substitute: _Substitute | None = None
 
 
 def backend(device: mx.Device | None = None) -> str:
-    """Return the back-end that graphs for a device are built for: ``cpu``, ``metal`` or ``cuda``.
+    """Return the back-end for which graphs on a device are built: ``cpu``, ``metal`` or ``cuda``.
 
     Args:
         device: None for the default device.
@@ -42,13 +42,13 @@ def gpu_backend() -> str:
 
 
 def kernel_substitute() -> Kernel | None:
-    """Return the function that is called instead of GPU kernels, or None to launch them."""
+    """Return the function called instead of launching GPU kernels, or None to launch them."""
     return None if _substitute is None else _substitute.kernel
 
 
 @contextmanager
 def building_for(backend: str, kernel: Kernel) -> Iterator[None]:
-    """Build graphs for a GPU back-end that this machine may lack, in a block, process-wide.
+    """Build graphs in a block for a GPU back-end that this machine may lack, process-wide.
 
     Functions that are compiled in the block keep its graphs. So create them in the block, and don't
     call them outside.

@@ -136,7 +136,7 @@ class _OpenBlas:
 
 @functools.cache
 def _choice() -> tuple[str, _OpenBlas | None]:
-    """Choose and load MLX's BLAS. Returns its name, and the library if it is an OpenBLAS."""
+    """Choose and load a BLAS for MLX. Returns its name, and the library if it is an OpenBLAS."""
     if mac.on_a_mac():
         return "Accelerate", None
     process = ctypes.CDLL(None)
@@ -198,7 +198,7 @@ def _load(path: str) -> _OpenBlas | None:
 
 
 def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
-    """Return a library as an OpenBLAS, or None for another library."""
+    """Wrap a loaded library as an OpenBLAS, or return None if it is another library."""
     required = ["openblas_get_config", *(f"cblas_{name}" for name in GEMMS)]
     for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
         if all(hasattr(library, f"{prefix}{name}{suffix}") for name in required):
@@ -207,7 +207,7 @@ def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
 
 
 def _forward(blas: _OpenBlas) -> None:
-    """Define the BLAS functions that MLX calls, so that they call an OpenBLAS."""
+    """Redirect the BLAS functions that MLX calls to an OpenBLAS."""
     integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
     path, shim = _shim(integer)
     for name in GEMMS:
@@ -217,7 +217,7 @@ def _forward(blas: _OpenBlas) -> None:
 
 
 def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
-    """Load the shim between MLX and OpenBLAS: the wheel's if it fits, else a compiled one.
+    """Load the library that forwards MLX's BLAS calls to OpenBLAS: the wheel's, or compile it.
 
     The compiler module is imported only if needed, because every import of puffer_mlx runs this.
     """

@@ -324,7 +324,7 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
 
 
 def _publish(partial: Path, library: Path) -> None:
-    """Rename a compiled library to its final name, then write its hash.
+    """Rename a compiled library to its final name in the cache, then write its hash.
 
     Without the hash on the disk, the library isn't used.
     """
@@ -344,7 +344,7 @@ def _publish(partial: Path, library: Path) -> None:
 
 
 def compiler_hint(cpp: bool = False) -> str:
-    """Return the command that installs a C compiler, such as ``apt install gcc libc6-dev``.
+    """Return the command that installs a C compiler here, such as ``apt install gcc libc6-dev``.
 
     Args:
         cpp: Install a C++20 compiler and Python's headers instead.
@@ -361,7 +361,7 @@ def compiler_hint(cpp: bool = False) -> str:
 
 
 def _distribution() -> list[str]:
-    """Return the names of the Linux distribution and its relatives, or [] if unknown."""
+    """Return the names of this Linux distribution and its relatives, or [] if unknown."""
     try:
         lines = _RELEASE.read_text(errors="replace").splitlines()
     except OSError:

@@ -30,7 +30,7 @@ CUBIN = ".cubin"  # suffix of kernels compiled by NVRTC
 
 
 def select_device(name: str) -> mx.Device:
-    """Set and return MLX's default device.
+    """Choose and set MLX's default device by name. Returns the device.
 
     Args:
         name: ``cpu``, ``gpu``, or ``auto`` for the GPU if there is one.
@@ -131,7 +131,7 @@ def unified() -> bool:
 
 
 def for_cpu(tree: Any) -> Any:
-    """Return a tree of the GPU's arrays for repeated use by the CPU.
+    """Return a tree of GPU arrays that the CPU can read repeatedly: a copy if memory is separate.
 
     With unified memory this is the tree itself, otherwise it contains copies. Without a copy, MLX
     would move an array to the host on the first read, and the GPU would read it there from then on.
@@ -145,7 +145,7 @@ def for_cpu(tree: Any) -> Any:
 
 
 def for_gpu(tree: Any) -> Any:
-    """Return a tree of host arrays for fast use by the GPU.
+    """Return a tree of host arrays that the GPU can use fast: a copy if its memory is separate.
 
     If the GPU has separate memory, the arrays are copied into it. The copies are lazy: MLX makes
     them on first use.
@@ -156,5 +156,8 @@ def for_gpu(tree: Any) -> Any:
 
 
 def _copy(leaf: Any) -> Any:
-    """Return a lazy copy of an array on the default device; return other leaves unchanged."""
+    """Return a lazy copy of a tree's leaf on the default device, if the leaf is an array.
+
+    Other leaves are returned unchanged.
+    """
     return leaf * mx.array(1, leaf.dtype) if isinstance(leaf, mx.array) else leaf

@@ -37,14 +37,14 @@ def started_as_command() -> bool:
 
 
 def end_at_ctrl_c() -> None:
-    """Make Ctrl-C end this process at once, if it is a command with Python's default handler."""
+    """Make Ctrl-C end this puffer-mlx command at once, if Python's default handler is set."""
     if started_as_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def raise_at_ctrl_c():
-    """Raise a KeyboardInterrupt at Ctrl-C in a block, which can clean up; then end the process.
+    """Let a block clean up at Ctrl-C, which raises a KeyboardInterrupt; then end the process.
 
     Without effect unless ``end_at_ctrl_c`` has set the handler.
     """

@@ -102,7 +102,7 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_path(path: Path, folder: bool) -> Iterator[Path]:
-    """Yield a temporary file or folder, and rename it to ``path`` after the block."""
+    """Yield a temporary file or folder to write, and rename it to ``path`` after the block."""
     temporary = None
     try:
         with _report_write_errors(path):
@@ -293,7 +293,7 @@ def _locked_file(path: Path, mode: int, flag: int = 0) -> Iterator[int | None]:
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Return True if a path still leads to an open file, False if it was removed or replaced."""
+    """Return True if a path still names an open file, False if it was removed or replaced."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -334,7 +334,7 @@ def relative(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of entries, from the system's cache to the disk."""
+    """Write a file, or a folder's list of entries, from the system's cache to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -374,14 +374,17 @@ def _write_error(path: Path, error: OSError) -> UserError:
 
 
 def _umask() -> int:
-    """Return the permissions that new files of this process lack; reading them sets them."""
+    """Return this process's umask: the permissions that its new files don't get.
+
+    Reading the umask is only possible by setting it, so it is set twice.
+    """
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def shipped_folder(name: str) -> Path:
-    """Return a folder that is shipped with the package, in it or beside it.
+    """Return the path of a folder that is shipped with the package, in it or beside it.
 
     Args:
         name: ``configs`` or ``envs``.

@@ -30,7 +30,7 @@ def install_hint(error: ModuleNotFoundError) -> str:
 
 
 def record_folder(name: str) -> None:
-    """Record the working directory in which an import string's file or module is found.
+    """Record the working directory if it has an import string's file or module.
 
     An environment may later change the working directory.
 
@@ -159,13 +159,13 @@ def _module_of(file: Path) -> tuple[Path, str]:
 
 
 def _with_parents(module: str) -> list[str]:
-    """Return a module's dotted name and the names of its parent packages."""
+    """Return the names of a module's parent packages, outermost first, then its own dotted name."""
     parts_of_name = module.split(".")
     return [".".join(parts_of_name[:n]) for n in range(1, len(parts_of_name) + 1)]
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return the names most similar to a wrong name as text for a hint: ``a, b or c``, or "".
+    """Return the names most similar to a misspelled one, for a hint: ``a, b or c``, or "".
 
     Args:
         name: The wrong name.

@@ -29,7 +29,7 @@ class OutputLost(BaseException):
 
     @property
     def is_pipe_closed(self) -> bool:
-        """True if output is a pipe whose reader has ended, as in ``bench.py | head``."""
+        """True if standard output is a pipe whose reader has ended, as in ``bench.py | head``."""
         return self.error.errno == errno.EPIPE
 
 
@@ -49,21 +49,25 @@ class GuardedStream:
         self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def write(self, text: str) -> int:
-        """Write text unless the stream has failed. Returns the number of characters."""
+        """Write text to the stream unless it failed before. Returns the number of characters."""
         self._attempt(self.stream.write, text)
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write lines unless the stream has failed."""
+        """Write lines to the stream unless it failed before."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush the stream unless it has failed."""
+        """Flush the stream unless it failed before."""
         self._attempt(self.stream.flush)
 
     def _attempt(self, method: Callable[..., Any], *arguments: Any) -> None:
-        """Call a method of the stream, unless it has failed; during a write, call it afterwards."""
+        """Call a method of the stream, and discard all further output if it fails.
+
+        If this thread is already writing, as when a signal's handler prints, the method is called
+        after that write.
+        """
         if self.error:
             return
         thread = threading.get_ident()
@@ -84,7 +88,10 @@ class GuardedStream:
             self._writing.discard(thread)
 
     def _discard(self) -> None:
-        """Send buffered text to the null device, because Python flushes the stream at exit."""
+        """Send the failed stream's buffered text to the null device.
+
+        Otherwise Python's flush at exit would fail.
+        """
         try:
             target = self.stream.fileno()
         except (OSError, ValueError, AttributeError):  # not a file
@@ -98,7 +105,7 @@ class GuardedStream:
 
 
 def _replace_unencodable(stream: Any) -> None:
-    """Make a text stream print "?" for characters that its encoding lacks."""
+    """Make a text stream print "?" for characters that its encoding can't represent."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
         stream.reconfigure(errors="replace")
 
@@ -113,7 +120,9 @@ def _ignore(_: OSError) -> None:
 
 @contextmanager
 def guard_streams() -> Iterator[None]:
-    """Guard standard output and error in a block: only standard output raises, ``OutputLost``.
+    """Handle write errors of standard output and error in a block.
+
+    A failed standard output raises ``OutputLost``; a failed standard error is ignored.
 
     Streams that are closed become the null device, because the next file that is opened would get
     their descriptors. Characters that the terminal's encoding lacks are printed as question marks.
@@ -146,7 +155,9 @@ def never_raise() -> None:
 
 @contextmanager
 def continue_if_lost(on_error: Callable[[OSError], str]) -> Iterator[None]:
-    """In a block inside ``guard_streams``, continue without output if standard output fails.
+    """In a block, continue without output if standard output fails, instead of ending.
+
+    The block must be inside ``guard_streams``.
 
     Args:
         on_error: Called once with the error; returns a line for standard error.
@@ -179,7 +190,7 @@ _result = ""  # printed at the end of ``print_only_result``
 
 
 def set_result(text: str) -> None:
-    """Set the text that ``print_only_result`` prints to standard output at its end."""
+    """Set the text that ``print_only_result`` prints to standard output when its block ends."""
     global _result
     _result = text
 

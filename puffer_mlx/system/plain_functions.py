@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 
 class Names(NamedTuple):
-    """Recorded and current objects of a module or class, by name.
+    """Functions and constants of a module or class by name: as recorded and as they are now.
+
+    Comparing them shows whether a user has replaced one.
 
     Imported modules, and functions that launch kernels, aren't recorded.
     """
@@ -22,7 +24,7 @@ class Names(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Recorded names of a module of plain functions, and the modules that it imports from."""
+    """Record of a module's functions and constants, and of the modules that it imports from."""
 
     names: list[Names]  # of the module first, then of its classes
     imports: set[str]  # names of modules
@@ -32,7 +34,7 @@ recorded: dict[str, Recorded] = {}  # by module name, filled by ``record``
 
 
 def record(module: str) -> None:
-    """Record the functions and constants of a module of plain functions.
+    """Record the functions and constants of a module, to notice later if a user replaces one.
 
     Each such module calls this at its end.
     """
@@ -47,18 +49,21 @@ def record(module: str) -> None:
 
 
 def _items(namespace: Mapping[str, Any]) -> ItemsView[str, Any]:
-    """Return the names and objects of a namespace to record."""
+    """Return the names and objects of a module or class that should be recorded."""
     plain = {key: value for key, value in namespace.items() if _is_plain(key, value)}
     return plain.items()
 
 
 def _is_plain(key: str, value: Any) -> bool:
-    """Return False for modules, special names and functions that launch kernels."""
+    """Return True if a module's object is to be recorded.
+
+    Imported modules, special names and functions that launch kernels aren't.
+    """
     if isinstance(value, FunctionType):
         return not key.startswith("launch")
     return not isinstance(value, ModuleType) and not key.startswith("__")
 
 
 def _origin(value: Any) -> str:
-    """Return the name of the module that a value is or that defines it, or "" if unknown."""
+    """Return the name of the module that an object is or that defines it, or "" if unknown."""
     return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")

@@ -59,7 +59,7 @@ class SearchResult(NamedTuple):
 
 
 def find_library(name: str, wanted: Mapping[str, str]) -> SearchResult:
-    """Find a compiled library in the wheel that fits this machine.
+    """Find a compiled library in the installed wheel that fits this machine.
 
     Args:
         name: Name of the library.
@@ -111,12 +111,12 @@ def text_hash(*texts: str | bytes) -> str:
 
 
 def digest_path(library: Path) -> Path:
-    """Return the path of the hidden file that contains the hash of a library in the cache."""
+    """Return the path of the hidden file with the hash of a compiled library in the cache."""
     return library.with_name(f".{library.name}.sha256")
 
 
 def is_intact(library: Path) -> bool:
-    """Return True if a library is in the cache and its hash is right."""
+    """Return True if a compiled library is in the cache and has the recorded hash."""
     try:
         return _has_digest(library, digest_path(library).read_text(errors="replace"))
     except OSError:
@@ -151,7 +151,7 @@ def levels() -> list[str]:
 
 
 def _read_list(folder: Path | None = None) -> list[Prebuilt]:
-    """Read the list of libraries in a folder, by default the wheel's; empty if it is invalid."""
+    """Read the list of compiled libraries in a folder, by default the wheel's; empty if invalid."""
     try:
         entries = json.loads(((folder or FOLDER) / LIST_FILE).read_bytes())
         return [Prebuilt(**entry) for entry in entries]

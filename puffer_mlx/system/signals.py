@@ -43,7 +43,9 @@ _RUNNING, _STOPPING, _INTERRUPTED = range(3)
 
 
 class Watch:
-    """Handle signals in the main thread and in the watcher, a thread. Use ``watch_signals``.
+    """Handler of signals such as Ctrl-C: stops the work, interrupts it, then ends the process.
+
+    Signals are handled in the main thread and in the watcher, a thread. Use ``watch_signals``.
 
     Attributes:
         signum: Number of the last signal that was counted, or 0.
@@ -69,16 +71,16 @@ class Watch:
 
     @property
     def status(self) -> int:
-        """Exit status of a program that a signal ended."""
+        """Exit status of a program that the last signal ended, for example 130 after Ctrl-C."""
         return 128 + (self.signum or signal.SIGINT)
 
     @property
     def forced(self) -> bool:
-        """True if the watcher will end this process soon, even if it hangs."""
+        """True if the watcher thread will end this process soon, even if the process hangs."""
         return self._deadline is not None
 
     def open(self) -> None:
-        """Start the watcher, which handles signals while the main thread runs C code."""
+        """Start the watcher, a thread that handles signals while the main thread runs C code."""
         self._reader, self._writer = os.pipe()
         self._pipe = os.fstat(self._reader)
         for end in self._reader, self._writer:
@@ -88,7 +90,7 @@ class Watch:
 
     @property
     def is_broken(self) -> bool:
-        """True if other code has closed the watcher's pipe, for example with all descriptors."""
+        """True if other code has closed the pipe through which the watcher thread gets signals."""
         try:
             return not os.path.samestat(os.fstat(self._reader), self._pipe)
         except OSError:
@@ -108,7 +110,7 @@ class Watch:
     def set_callbacks(
         self, ask: Callable[[], str | None] | None, rescue: Callable[[], str] | None
     ) -> None:
-        """Set the functions passed to ``stop_gracefully``, or None and None at its end.
+        """Set the functions that signals call to stop the work and to save it; None removes them.
 
         Args:
             ask: Called at the first signal to stop the work.
@@ -138,7 +140,7 @@ class Watch:
             raise KeyboardInterrupt
 
     def _read_signals(self, timeout: float = -1.0) -> bool:
-        """Read the signals in the pipe and count them.
+        """Read the signals that have arrived through the pipe, and count them.
 
         Args:
             timeout: Seconds to wait for the lock; -1 waits forever.
@@ -157,14 +159,18 @@ class Watch:
         return True
 
     def _read_pipe(self) -> bytes:
-        """Read the numbers of all signals that have arrived, a byte each."""
+        """Read the numbers of all signals that have arrived from the pipe, a byte each."""
         try:
             return os.read(self._reader, 4096)
         except OSError:  # already read
             return b""
 
     def _count_signal(self, signum: int) -> None:
-        """Count a signal, and do or schedule what it causes (the table at the top)."""
+        """Count a signal, and do or schedule what it causes.
+
+        In ``stop_gracefully``, the first signal asks the work to stop. The next one interrupts it,
+        and a further one ends the process (the table at the top).
+        """
         now = time.monotonic()
         if now < self._burst_end:
             return
@@ -185,7 +191,7 @@ class Watch:
         self._burst_end = now + BURST_SECONDS
 
     def _announce(self, show: Callable[[str], object]) -> None:
-        """Print once that the work was asked to stop, after the burst of the first signal.
+        """Print once that a signal has asked the work to stop, after the signal's repetitions.
 
         Args:
             show: Prints a line.
@@ -200,12 +206,12 @@ class Watch:
             show(f"\n{self._message}")
 
     def _wake_watcher(self) -> None:
-        """Wake the watcher, whose next time to act may have changed."""
+        """Wake the watcher thread, because the time at which it must act may have changed."""
         with suppress(OSError):  # pipe full or closed
             os.write(self._writer, b"\0")
 
     def _watch(self) -> None:
-        """Run the watcher: count signals, print and end the process when it is time."""
+        """Run the watcher thread: count signals, print, and end the process when it is time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             while not self._closed:
@@ -224,7 +230,7 @@ class Watch:
                     self._exit()
 
     def _exit(self) -> None:
-        """Save what can be saved, and end this process from the watcher's thread."""
+        """Save the interrupted work if possible, and end this process from the watcher's thread."""
         done = threading.Event()
 
         def save() -> None:
@@ -290,7 +296,11 @@ def end_with_parent() -> None:
 
 
 def _end_after(parent: str) -> None:
-    """Wait until the process with an ID isn't this one's parent, then end this process."""
+    """Wait until this process's parent has ended, then end this process.
+
+    Args:
+        parent: Process ID of the parent.
+    """
     while str(os.getppid()) == parent:
         time.sleep(PARENT_POLL)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -299,7 +309,7 @@ def _end_after(parent: str) -> None:
 
 
 class Interrupts:
-    """Count signals, and raise a KeyboardInterrupt at the first one, which blocks can delay.
+    """Handler that counts signals and raises a KeyboardInterrupt at the first, maybe delayed.
 
     Attributes:
         count: Number of signals; signals that arrive together count as one.
@@ -312,7 +322,7 @@ class Interrupts:
         self._burst_end = 0.0  # until then, signals count as the previous one
 
     def signal(self, signum: int, *_: object) -> None:
-        """Count a signal and raise a KeyboardInterrupt at the first, unless it is held back."""
+        """Count a signal, and raise a KeyboardInterrupt at the first one unless that is delayed."""
         now = time.monotonic()
         if now < self._burst_end or (signum == signal.SIGHUP and self.count):
             return
@@ -323,14 +333,14 @@ class Interrupts:
             self.raise_if_due()
 
     def raise_if_due(self) -> None:
-        """Raise the KeyboardInterrupt that was held back, if there is one."""
+        """Raise the KeyboardInterrupt that ``hold_back`` has delayed, if there is one."""
         if self._is_due:
             self._is_due = False
             raise KeyboardInterrupt
 
     @contextmanager
     def hold_back(self) -> Iterator[None]:
-        """Delay the KeyboardInterrupt until ``raise_if_due`` is called or the block ends."""
+        """Delay a signal's KeyboardInterrupt until ``raise_if_due`` or the end of the block."""
         self._is_held = True
         try:
             yield
@@ -341,7 +351,10 @@ class Interrupts:
 
 @contextmanager
 def catch_interrupts(*signums: int) -> Iterator[Interrupts]:
-    """Handle signals with a new ``Interrupts`` during a block, except signals that are ignored."""
+    """Yield a new ``Interrupts`` that handles the given signals during a block.
+
+    Signals that this process ignores stay ignored.
+    """
     interrupts = Interrupts()
     handled = [each for each in signums if signal.getsignal(each) != signal.SIG_IGN]
     with handle_signals_with(interrupts.signal, *handled):
@@ -375,7 +388,7 @@ def watch_signals() -> Iterator[Watch]:
 
 @contextmanager
 def stop_gracefully(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator[Watch]:
-    """During a block, stop the work gracefully at the first signal and interrupt it at the second.
+    """During a block, let the first signal stop the work gracefully, and the second interrupt it.
 
     Args:
         ask: Called once, in any thread, to stop the work soon. May return a message to print

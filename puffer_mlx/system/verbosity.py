@@ -37,7 +37,7 @@ def is_quiet() -> bool:
 
 
 def note(*lines: str | None, error: bool = False) -> None:
-    """Print informative lines unless the verbosity is quiet.
+    """Print informative lines unless the verbosity is quiet (-q).
 
     Args:
         lines: Lines to print; empty ones and None are skipped. Wrapped on a terminal.
@@ -49,7 +49,7 @@ def note(*lines: str | None, error: bool = False) -> None:
 
 
 def wrap(line: str, width: int = 0) -> str:
-    """Wrap a line at spaces, to the terminal's width if ``width`` is 0."""
+    """Wrap a line of text at spaces, to the terminal's width if ``width`` is 0."""
     width = width or shutil.get_terminal_size().columns
     options: Any = {"break_long_words": False, "break_on_hyphens": False}
     if len(line) <= width:

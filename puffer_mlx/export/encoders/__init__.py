@@ -19,7 +19,7 @@ from puffer_mlx.policy.encoders import Weights
 
 
 def refuse_bias(name: str, bias: mx.array) -> None:
-    """Raise an error if a bias that would be left out isn't 0.
+    """Raise an error if a bias isn't 0, because the export's weight layout has no biases.
 
     Args:
         name: Tensor name for the message.
@@ -37,7 +37,7 @@ def refuse_bias(name: str, bias: mx.array) -> None:
 
 
 def unchanged(array: Any) -> Any:
-    """Return an array unchanged, for classes with our order of dimensions."""
+    """Return a weight unchanged, for PyTorch classes that order its dimensions as we do."""
     return array
 
 
@@ -62,7 +62,7 @@ class Puffer4Encoder:
 
 @dataclass(frozen=True)
 class EncoderExports:
-    """Implementations of an encoder in other programs, or None for programs that lack it.
+    """Implementations of one of our encoders in other programs; None where a program lacks it.
 
     Args:
         onnx: (graph, encoder, observations) -> features. Adds nodes to an ``onnx_graph.Graph``.

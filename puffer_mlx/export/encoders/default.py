@@ -31,7 +31,10 @@ def _product_activated(graph: Any, encoder: Any, x: str) -> str:
 
 
 def _to_layout(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any, Weights]:
-    """Convert an encoder with one linear layer and its weights to another weight layout."""
+    """Convert a policy's default encoder and its weights to another weight layout.
+
+    The default encoder is one linear layer.
+    """
     if old == new:
         return encoder, weights
     cls = LINEAR_ENCODERS[new]

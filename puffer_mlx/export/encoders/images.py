@@ -50,18 +50,24 @@ def channels_last(array: Any, channels: int) -> Any:
 
 
 def onnx_pixels(graph: Any, encoder: Any, x: str) -> str:
-    """Convert observations (n, D), 0 to 255, to images (n, channels, height, width) in ONNX."""
+    """Convert observations (n, D) to images in an ONNX graph. Returns the images' name.
+
+    Values from 0 to 255 are divided by 255. Images have the shape (n, channels, height, width).
+    """
     x = graph("Reshape", x, [0, *encoder.shape])
     return graph("Div", graph("Transpose", x, perm=[0, 3, 1, 2]), 255.0)
 
 
 def onnx_convolution(graph: Any, layer: str, x: str, **attributes: Any) -> str:
-    """Add a convolution with bias to an ONNX graph."""
+    """Add a convolution with bias to an ONNX graph. Returns the name of its output."""
     kernel = graph("Transpose", f"{layer}.weight", perm=[0, 3, 1, 2])
     return graph("Conv", x, kernel, f"{layer}.bias", **attributes)
 
 
 def onnx_features(graph: Any, x: str) -> str:
-    """Add the last linear layer of an image encoder and its ReLU to an ONNX graph."""
+    """Add an image encoder's last linear layer and its ReLU to an ONNX graph.
+
+    Returns the name of the output.
+    """
     x = graph("Flatten", graph("Transpose", x, perm=[0, 2, 3, 1]))
     return graph("Relu", graph.linear(x, "encoder.linear"))

@@ -24,7 +24,7 @@ def all_formats() -> dict[str, FileFormat]:
 
 
 def make_format(name: str, **options: Any) -> FileFormat:
-    """Return the format of policy files with a name, with some options set.
+    """Return the format of policy files that has the given name, with the given options.
 
     Args:
         name: Name of the format, for example ``onnx``.
@@ -91,6 +91,6 @@ def detect_format(path: Path, head: bytes) -> FileFormat:
 
 
 def _join_with_or(words: list[str]) -> str:
-    """Join at least one word with commas and "or": ``a, b or c``."""
+    """Join words to a text with commas and "or": ``a, b or c``."""
     *first_words, last = words
     return f"{', '.join(first_words)} or {last}" if first_words else last

@@ -40,7 +40,7 @@ LAYER_COUNTS = range(1, 17)
 
 
 class FormatLoss(NamedTuple):
-    """Loss of data in a flat file: error message, hint, and the note if the user accepts it."""
+    """Kind of data that a flat policy file loses: error message, hint, and note if accepted."""
 
     reason: str
     hint: str
@@ -114,11 +114,11 @@ class FlatFormat(FileFormat):
     )
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return the reason why PufferLib's native policy can't express a policy, or None."""
+        """Return the reason why PufferLib's native policy can't express our policy, or None."""
         return flat_files.unsupported_component_reason(policy)
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on what the flat file lacks: statistics, bounds or the last values."""
+        """Return notes on what a flat file lacks of the policy: statistics, bounds, last values."""
         losses = [MISSING_STATISTICS] if normalization.normalises(contents.statistics) else []
         losses += [MISSING_BOUNDS] if contents.bounds else []
         reason = flat_files.flat_unsupported_reason(contents.policy, self.alignment)
@@ -140,14 +140,17 @@ class FlatFormat(FileFormat):
         )
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on resetting the state, for users of PufferLib.
+        """Return notes on resetting the recurrent state, for users of the file in PufferLib.
 
         PufferLib masks actions itself. 5.0 also resets states; 4.0 never does.
         """
         return [f"{note}; PufferLib 5.0 does this, 4.0 doesn't" for note in reset_note(contents)]
 
     def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
-        """Write the statistics to a file where ``import`` and ``--load-model-path`` find them."""
+        """Write normalization statistics to a file next to the exported flat file.
+
+        ``import`` and ``--load-model-path`` find them there.
+        """
         if not normalization.normalises(contents.statistics):
             return []
         beside = path.with_name(f"{path.name}.{STATISTICS_FILE}")
@@ -156,14 +159,17 @@ class FlatFormat(FileFormat):
         return [f"puffer_mlx reads the normalization statistics from {relative(beside)}"]
 
     def read(self, path: Path) -> PolicyFile:
-        """Return the settings that all flat files share; ``weights`` reads the values."""
+        """Describe a flat policy file by the settings that all such files share.
+
+        The tensors' values are read later, by ``weights``.
+        """
         flat = networks_with("flat")
         # With several networks, the configuration decides.
         network = {"torch.network": flat[0]} if len(flat) == 1 else {}
         return PolicyFile(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
 
     def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> SettingTexts:
-        """Return hidden size and layers if the configured ones don't fit the flat file."""
+        """Infer hidden size and layers from a flat file, if the configured ones don't fit it."""
         return infer_sizes(source.path, spec, config)
 
     def weight_layout(self, source: PolicyFile, requested: str) -> str:
@@ -171,11 +177,11 @@ class FlatFormat(FileFormat):
         return requested if requested == "puffer3" else "native"
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Read the values of a flat file in the policy's shapes."""
+        """Read the weights of a policy from a flat file, with the policy's shapes."""
         return flat_files.read_bin(source.path, policy.init(mx.random.key(0)), self.alignment)
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
-        """Run the policy of a flat file with our reader. Returns the outputs."""
+        """Run the policy of a flat file in puffer_mlx. Returns the outputs."""
         with warnings.catch_warnings(action="ignore"):  # the caller accepted missing values
             return super().run(source, policy, observations)
 
@@ -195,11 +201,17 @@ def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
     is_puffer3 = config.policy.dialect == "puffer3"
 
     def products(H: int) -> list[int]:
-        """Return the number of values in each tensor that precedes the network in a flat file."""
+        """Return the number of values in each tensor before the network in a policy's flat file.
+
+        H is the policy's hidden size.
+        """
         return [H * D, (A + 1) * H, *([spec.action.heads] if spec.action.continuous else [])]
 
     def lengths(H: int, L: int) -> set[int]:
-        """Return the possible numbers of values in a flat file."""
+        """Return all sizes that a policy's flat file can have for hidden size H and L layers.
+
+        Sizes are numbers of values.
+        """
         if is_puffer3:  # 3.0: linear layers with biases, one network layer
             without_network = H * D + H + A * H + A + H + 1
             wrapped = [
@@ -238,7 +250,7 @@ def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
 
 
 def _possible_sizes(max_values: int) -> Iterator[tuple[int, int]]:
-    """Yield hidden sizes and layers of networks with at most ``max_values`` values."""
+    """Yield pairs of hidden size and layers whose networks have at most ``max_values`` values."""
     for H in HIDDEN_SIZES:
         for L in LAYER_COUNTS:
             if max_values < min(map(sum, _network_sizes(H, L))):
@@ -247,7 +259,7 @@ def _possible_sizes(max_values: int) -> Iterator[tuple[int, int]]:
 
 
 def _network_sizes(H: int, L: int) -> list[list[int]]:
-    """Return the number of values in each tensor, for every network that a flat file may hold."""
+    """Return the sizes of all tensors of each network that a flat policy file may hold."""
     return [list(facts.flat(H, L).values()) for facts in NETWORK_FACTS.values() if facts.flat]
 
 

@@ -53,7 +53,7 @@ Weights = Any
 
 @dataclass(frozen=True)
 class OnnxFormat(FileFormat):
-    """ONNX file with the graph of one policy step."""
+    """Format of ONNX files, which contain the graph of one policy step."""
 
     name = "onnx"
     suffixes = (".onnx",)
@@ -66,7 +66,7 @@ class OnnxFormat(FileFormat):
     external = True
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return which custom class prevents an ONNX graph of a policy, or None."""
+        """Return the reason why a policy has no ONNX graph, such as a custom class, or None."""
         components: dict[str, Any] = {"encoder": encoder_exports_of, "network": network_exports_of}
         for name, exports_of in components.items():
             component = getattr(policy, name)
@@ -81,7 +81,7 @@ class OnnxFormat(FileFormat):
         save_onnx(contents.policy, contents.weights, path, properties, contents.statistics)
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes for users of an ONNX file, also on resets and masks, which it lacks."""
+        """Return notes for users of an ONNX policy file, such as on resets and masks."""
         return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
     def read(self, path: Path) -> PolicyFile:

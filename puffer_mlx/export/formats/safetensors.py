@@ -10,7 +10,7 @@ from puffer_mlx.export.metadata import policy_file_from_tensors, policy_metadata
 
 @dataclass(frozen=True)
 class SafetensorsFormat(FileFormat):
-    """Safetensors file. It can hold every policy, including custom classes."""
+    """Format of safetensors files, which can hold every policy, including custom classes."""
 
     name = "safetensors"
     suffixes = (".safetensors",)
@@ -20,14 +20,14 @@ class SafetensorsFormat(FileFormat):
     supported = "all policies, also with custom classes, and a description of the policy"
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write a policy to a safetensors file with a checksum."""
+        """Write a policy to a safetensors file, with a checksum."""
         properties = policy_metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(
             contents.weights, path, properties, contents.statistics, contents.bounds
         )
 
     def read(self, path: Path) -> PolicyFile:
-        """Read a safetensors file, also one of another program if it uses our names."""
+        """Read a policy from a safetensors file, also one of another program with our names."""
         return policy_file_from_tensors(path, self, *tensor_files.read_tensors(path))
 
 

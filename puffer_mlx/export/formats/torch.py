@@ -45,7 +45,7 @@ OLD_TORCH_HEADER = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # first bytes of torch.s
 
 @dataclass(frozen=True)
 class TorchFormat(FileFormat):
-    """PyTorch file with a policy's state_dict."""
+    """Format of PyTorch files, which contain a policy's state_dict."""
 
     name = "torch"
     suffixes = (".pt", ".pth", ".bin")  # PufferLib's torch backend names its files .bin
@@ -67,11 +67,11 @@ class TorchFormat(FileFormat):
         return torch_unsupported_reason(policy)
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write a policy's state_dict, with the statistics as buffers."""
+        """Write a policy's state_dict to a PyTorch file, with the statistics as buffers."""
         save_torch(contents.policy, contents.weights, path, contents.statistics)
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on what users of the PyTorch classes must do."""
+        """Return notes for users of a PyTorch policy file, such as on resets and masks."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
         network_class = network_exports_of(network).torch
@@ -87,7 +87,7 @@ class TorchFormat(FileFormat):
         return PolicyFile(path, self, tensors, infer_torch_settings(path, tensors))
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Return the weights of a PyTorch file by our names, with channels last."""
+        """Return a PyTorch file's weights by our tensor names, with image channels last."""
         try:
             return from_torch(policy, source.tensors)
         except UserError as error:
@@ -118,7 +118,7 @@ def save_torch(
     path: Path,
     statistics: normalization.Statistics = NO_STATISTICS,
 ) -> None:
-    """Write a policy's state_dict. The policy can't have the weight layout ``native``.
+    """Write a policy's state_dict to a PyTorch file. The weight layout can't be ``native``.
 
     The loaders of PufferLib reject the keys of statistics and bounds, since they wouldn't apply
     them. Modules of ``torch_modules.make_module`` apply them.
@@ -176,7 +176,7 @@ def run_torch(
 
 
 def read_torch(path: Path) -> Tensors:
-    """Read a state_dict as float32 arrays, with keys normalized as PufferLib's loader does.
+    """Read the state_dict of a PyTorch file as float32 arrays, with keys as PufferLib's loader.
 
     Raises:
         UserError: If the file isn't a state_dict, or PyTorch is missing.

@@ -18,7 +18,7 @@ from puffer_mlx.policy.networks.catalog import NETWORKS
 
 @dataclass(frozen=True)
 class TorchNetwork:
-    """A network in PyTorch, as functions of one ``torch_modules.NetworkModule``.
+    """Functions that create and compute one of our networks in PyTorch, for a ``NetworkModule``.
 
     Args:
         modules: (hidden, layers) -> the submodules, by name.
@@ -79,7 +79,7 @@ class Sb3Network:
 
 @dataclass(frozen=True)
 class NetworkExports:
-    """Implementations of a network in other programs, or None for programs that lack it.
+    """Implementations of one of our networks in other programs; None where a program lacks it.
 
     Args:
         onnx: (graph, network, features, states) -> features and next states. Adds the nodes of one

@@ -9,7 +9,7 @@ from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
-    """Create the PyTorch modules of a GRU: layers, cells that share their tensors, and the norm."""
+    """Create the PyTorch modules of a GRU: stacked layers, cells that share their tensors, norm."""
     from torch import nn
 
     gru = nn.GRU(hidden, hidden, layers)
@@ -29,7 +29,7 @@ def scan(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
 
 
 def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
-    """Compute one step of a GRU in PyTorch, by the same function as ``scan``.
+    """Compute one step of a GRU in PyTorch, by the same function as for T steps.
 
     PufferLib's own step adds and normalizes after every layer, which is another function for
     several layers.
@@ -43,7 +43,7 @@ def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
 
 
 def torch_keys(layers: int) -> dict[str, list[str]]:
-    """Return the keys of each tensor of a GRU in PufferLib's state_dict."""
+    """Return the keys of each tensor of our GRU in the state_dict of PufferLib's class."""
     return {**gated_keys("layers.", "gru", layers), "norm.weight": ["norm.weight"]}
 
 

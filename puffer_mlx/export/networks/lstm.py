@@ -36,7 +36,7 @@ def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
 
 
 def puffer3_modules(hidden: int, layers: int) -> dict[str, Any]:
-    """Create the LSTM layer of PufferLib 3.0's wrapper, and a cell that isn't in a list."""
+    """Create the PyTorch modules of PufferLib 3.0's recurrent wrapper: an LSTM and its cell."""
     from torch import nn
 
     lstm = nn.LSTM(hidden, hidden)

@@ -20,13 +20,13 @@ def apply_mlp(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
 
 
 def torch_keys(layers: int) -> dict[str, list[str]]:
-    """Return the keys of each tensor of an MLP in PufferLib's state_dict."""
+    """Return the keys of each tensor of our MLP in the state_dict of PufferLib's class."""
     names = [(i, name) for i in range(layers) for name in ("weight", "bias")]
     return {f"{i}.{name}": [f"net.{2 * i}.{name}"] for i, name in names}
 
 
 def sb3_key(name: str) -> str:
-    """Return the key of an MLP's tensor in the sequence of Stable-Baselines3's policy."""
+    """Return the key of an MLP's tensor in a Stable-Baselines3 policy's sequence of modules."""
     i, tensor = name.split(".")
     return f"{2 * int(i) + 2}.{tensor}"
 

@@ -7,14 +7,14 @@ from puffer_mlx.policy.networks.recurrent import GATED_TENSORS
 
 
 def tie_weights(stack: Any, cells: Iterable[Any]) -> None:
-    """Make PyTorch's recurrent cells use the tensors of a stack of layers."""
+    """Make PyTorch's recurrent cells share the tensors of a module with the same layers."""
     for i, cell in enumerate(cells):
         for name in GATED_TENSORS:
             setattr(cell, name, getattr(stack, f"{name}_l{i}"))
 
 
 def gated_keys(prefix: str, stack: str, layers: int) -> dict[str, list[str]]:
-    """Return the keys of each tensor of recurrent layers: in the stack, then in the cell.
+    """Map the names of GRU or LSTM tensors to their two state_dict keys: stack's and cell's.
 
     Args:
         prefix: Start of the tensors' names.
@@ -29,7 +29,10 @@ def gated_keys(prefix: str, stack: str, layers: int) -> dict[str, list[str]]:
 
 
 def gated_onnx(graph: Any, layer: str, x: str, h: str) -> tuple[str, str]:
-    """Add a recurrent layer's products to an ONNX graph: gates from input x and state h (n, H)."""
+    """Add the gates of a GRU or LSTM layer to an ONNX graph, before their activations.
+
+    Returns the names of two products with weights: of the input x and of the state h (n, H).
+    """
     input_gates = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
     state_gates = graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")
     return input_gates, state_gates

@@ -107,7 +107,7 @@ class Driver:
                 self._stop_all()
 
     def _sweep(self) -> None:
-        """Start and poll training processes until no run is left."""
+        """Start and poll the sweep's training processes until no run is left."""
         unfinished = self.orphans()
         while True:
             while self._free_slots and self._start_next(unfinished):
@@ -167,7 +167,10 @@ class Driver:
         return unfinished
 
     def _start_next(self, unfinished: list[FrozenTrial]) -> bool:
-        """Start the next run. Returns False if none is left; True also if the start failed."""
+        """Start the sweep's next run. Returns False if none is left.
+
+        Also returns True if the run couldn't be started.
+        """
         if next_seed := self._next_seed():
             run, seed = next_seed
         elif unfinished:
@@ -227,7 +230,10 @@ class Driver:
         return None
 
     def _next_seed(self) -> tuple[FrozenTrial, int] | None:
-        """Return a waiting run and its next seed, or None. Records runs that get no more seeds."""
+        """Choose a run to train with a further seed. Returns run and seed, or None.
+
+        Runs that get no more seeds are recorded as finished.
+        """
         while self._waiting:
             finished: FrozenTrial | None = None
             for run, is_rejected, is_next in self._study.seed_decisions([*self._waiting]):
@@ -290,7 +296,7 @@ class Driver:
         )
 
     def _remove(self, active: ActiveRun) -> None:
-        """Remove an ended process from the active ones, and free its slot."""
+        """Remove an ended training process from the sweep's active ones, and free its slot."""
         self._active.remove(active)
         self._free_slots = sorted([*self._free_slots, active.slot])
 
@@ -303,6 +309,6 @@ class Driver:
         self._record(run, Outcome([], error))
 
     def _record(self, run: FrozenTrial, outcome: Outcome) -> None:
-        """Record the result of a run in the study, and report its end."""
+        """Record the result of an ended run in the sweep's study, and call ``on_end``."""
         self._study.record_outcome(run, outcome)
         self._on_end(self._study.find(run.number))

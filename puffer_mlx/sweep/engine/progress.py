@@ -75,11 +75,11 @@ class SweepProgress:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def on_end(self, run: FrozenTrial) -> None:
-        """Print a line about a run that ended with all of its seeds, or with a held-out one."""
+        """Print a line about a sweep's run that ended with all seeds, or with a held-out one."""
         self._print(self.line(run))
 
     def draw(self, active: Sequence[ActiveRun]) -> None:
-        """Update the status line in the terminal, at most once a second.
+        """Update the sweep's status line in the terminal, at most once a second.
 
         Args:
             active: Runs in progress.
@@ -91,7 +91,7 @@ class SweepProgress:
             self._live.update(text, refresh=True)
 
     def line(self, run: FrozenTrial) -> str:
-        """Return a line about an ended run: result, parameters, and the best run so far."""
+        """Return a line about a sweep's ended run: result, parameters, and best run so far."""
         if (held_out := self._study.held_out_results(run)).seeds:
             words = held_out.summary(self._study.settings.sign)
             missing = len(self._study.missing_held_out_seeds())
@@ -113,7 +113,7 @@ class SweepProgress:
         return " | ".join([*texts, f"{done} of {self._runs}"])
 
     def status(self, active: Sequence[ActiveRun]) -> str:
-        """Return the status line: counts, training time, time left, and the runs in progress."""
+        """Return a sweep's status line: counts, training time, time left, runs in progress."""
         study = self._study
         failed = study.runs(TrialState.FAIL)
         stopped = study.runs(TrialState.PRUNED)
@@ -142,7 +142,7 @@ class SweepProgress:
 
 
 def _costs(run: FrozenTrial) -> list[float]:
-    """Return the training time of a finished run with each of its seeds."""
+    """Return the training times of a finished run in seconds, one for each of its seeds."""
     return [curve[-1].cost for curve in seed_curves(run).values()] or [run.values[1]]
 
 
@@ -181,9 +181,9 @@ IMPORTANCES_FILE = "importances.png"
 
 
 def importances(study: Study) -> dict[str, float]:
-    """Return how much each key influences the score, in descending order; {} with few trials.
+    """Return how much each searched key influences a sweep's score, in descending order.
 
-    The values add up to 1.
+    The values add up to 1. With few trials the dict is empty.
     """
     completed = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
     if len(completed) < MIN_TRIALS or len({trial.values[0] for trial in completed}) < 2:
@@ -195,7 +195,7 @@ def importances(study: Study) -> dict[str, float]:
 
 
 def draw_plots(study: Study, folder: Path) -> list[Path]:
-    """Draw the Pareto front and the importances of keys. Returns the paths of the pictures."""
+    """Draw a sweep's Pareto front and importances of keys. Returns the paths of the pictures."""
     if not can_draw():
         return []
     import matplotlib
@@ -224,5 +224,5 @@ def draw_plots(study: Study, folder: Path) -> list[Path]:
 
 
 def can_draw() -> bool:
-    """Return True if matplotlib, which draws the pictures, is installed."""
+    """Return True if matplotlib is installed, which draws the pictures of a sweep."""
     return importlib.util.find_spec("matplotlib") is not None

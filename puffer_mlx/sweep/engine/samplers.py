@@ -38,7 +38,9 @@ REQUIRED_PACKAGES = {"GP": ("scipy", "torch")}
 
 
 class TrialObservations:
-    """Convert a study's trials to observations, in the order in which they ended.
+    """Converter of a sweep's ended trials to the observations that its search method uses.
+
+    Observations are in the order in which the trials ended.
 
     Args:
         space: Parameters of the trials.
@@ -52,7 +54,7 @@ class TrialObservations:
         self._converted: list[int] = []  # numbers of the converted trials
 
     def update(self, trials: Sequence[FrozenTrial]) -> Observations:
-        """Convert the trials that ended since the last call. Returns all observations."""
+        """Add the trials that ended since the last call to the observations. Returns all."""
         ended = [(each.datetime_complete, each.number, each) for each in trials]
         ended = sorted((at, number, each) for at, number, each in ended if at)
         trial_numbers = [number for _, number, _ in ended]
@@ -66,7 +68,7 @@ class TrialObservations:
         return self._observations
 
     def _add(self, trial: FrozenTrial) -> None:
-        """Add an ended trial to the observations, as a result or as a failure."""
+        """Add an ended trial to the search's observations, as a result or as a failure."""
         if not trial.params.keys() >= {*self._space.names}:
             return  # failed before it had values
         vector = self._space.to_coordinate(trial.params)
@@ -93,14 +95,17 @@ class SpaceSampler(BaseSampler):
         raise NotImplementedError
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Record the owner of a run before the suggestion, which may take long or fail."""
+        """Record this process as the owner of a sweep's new run.
+
+        This is done before values are suggested for the run, which may take long or fail.
+        """
         storage, number = storage_and_id(study, trial)
         storage.set_trial_user_attr(number, OWNER, process_name())
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the distributions of all parameters, which are suggested together."""
+        """Return Optuna's distributions of all searched parameters, suggested together."""
         return distributions(self._space)
 
     def sample_relative(
@@ -109,7 +114,7 @@ class SpaceSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Return suggested values for a run; {} if a configuration or file has set them."""
+        """Return suggested parameter values for a run; {} if a configuration or file set them."""
         if trial.user_attrs.keys() & {FROM_CONFIG, FROM_FILE}:
             return {}
         return dict(self._adjust(self.suggest(study, trial)))
@@ -141,7 +146,7 @@ class MethodSampler(SpaceSampler):
         self._trial_observations = TrialObservations(space, settings)
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Return the method's suggestion for a new run, given all observations."""
+        """Suggest a new run's parameter values with the search method, given all observations."""
         trials = study.get_trials(deepcopy=False)
         number = sum(each.number < trial.number for each in trials if is_run(each))
         self._method.observations = self._trial_observations.update(trials)
@@ -174,7 +179,7 @@ class OptunaSampler(SpaceSampler):
             return self._make(int(rng.integers(2**31)))
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Return the suggestion of Optuna's sampler, rounded for integer keys."""
+        """Return the parameter values that Optuna's sampler suggests, rounded for integer keys."""
         sampler = self._make_sampler(trial)
         with warnings.catch_warnings(action="ignore"):
             sampler.before_trial(study, trial)
@@ -187,7 +192,7 @@ class OptunaSampler(SpaceSampler):
         return {p.name: p.to_value(p.to_coordinate(values[p.name])) for p in parameters}
 
     def after_trial(self, study: optuna.Study, trial: FrozenTrial, state, values) -> None:
-        """Let Optuna's sampler store its state, such as a population, in the study."""
+        """After a run, let Optuna's sampler store its state, such as a population, in the study."""
         self._make_sampler(trial).after_trial(study, trial, state, values)
 
 

@@ -54,7 +54,7 @@ def open_storage(location: str, must_exist: bool = False) -> BaseStorage:
 
 
 def _open_database(location: str) -> BaseStorage:
-    """Open a database of trials.
+    """Open the database that stores a sweep's trials.
 
     Opening fails while another new process creates the tables, and is then retried.
     """

@@ -91,7 +91,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def is_run(trial: FrozenTrial) -> bool:
-    """Return True if a trial is a run, False if it is a point of a run's curve."""
+    """Return True if an Optuna trial is a run, False if it is a point of a run's curve."""
     return RUN_NUMBER not in trial.user_attrs
 
 
@@ -124,12 +124,12 @@ def process_name() -> list[Any]:
 
 
 def ignore_warnings() -> AbstractContextManager[Any]:
-    """Suppress warnings about experimental features and about values outside their ranges."""
+    """Suppress warnings in a block, such as Optuna's about values outside their ranges."""
     return warnings.catch_warnings(action="ignore")
 
 
 def seed_curves(run: FrozenTrial) -> dict[int, list[Point]]:
-    """Return the learning curve of a run with each trained seed, by seed number.
+    """Return a run's learning curves by seed number, one for each seed trained so far.
 
     The dict is empty if the sweep trains every run with one seed.
     """
@@ -147,7 +147,7 @@ def seed_count(run: FrozenTrial) -> int:
 
 
 def _held_out_attribute(run: FrozenTrial, seed: int) -> str:
-    """Return the name of the study attribute for a held-out seed of a run."""
+    """Return the name under which a study stores the result of a run's held-out seed."""
     return f"{HELD_OUT_PREFIX} {run.number} {seed}"
 
 
@@ -161,7 +161,7 @@ def run_processes(run: FrozenTrial) -> list[ProcessIdentity]:
 
 
 class SeedDecision(NamedTuple):
-    """Decision whether a run that waits for another seed gets one.
+    """Decision whether a sweep's run that waits for another random seed is trained with it.
 
     Args:
         run: The run.
@@ -176,7 +176,7 @@ class SeedDecision(NamedTuple):
 
 
 class Study:
-    """The trials of a sweep: query them, and record what happens to runs.
+    """Trials of a sweep, stored in an Optuna study: find runs, and record what happens to them.
 
     Args:
         study: Optuna study.
@@ -205,11 +205,14 @@ class Study:
         ]
 
     def ordinal(self, run: FrozenTrial) -> int:
-        """Return the number of a run for messages, from 1; trial numbers also count points."""
+        """Return the number of a run in messages: 1 for the sweep's first run, and so on.
+
+        Optuna's trial numbers differ, because they also count points of curves.
+        """
         return 1 + sum(each.number < run.number for each in self.runs())
 
     def best(self) -> FrozenTrial | None:
-        """Return the best run, or None without finished runs.
+        """Return the sweep's best run, or None without finished runs.
 
         Once all held-out seeds are trained, runs are compared by their scores with them; before
         that, by the scores of the search.
@@ -219,7 +222,7 @@ class Study:
             return top[0] if top else None
 
         def rank(run: FrozenTrial) -> tuple[int, float, float]:
-            """Rank runs by failed seeds, then by score, then by cost; lower is better."""
+            """Return a run's sort key: failed seeds, then score, then cost; lower is better."""
             settings = self.settings
             scores, failed = self.held_out_results(run)
             score = 0.0  # if all seeds failed, the number of failures decides
@@ -231,7 +234,7 @@ class Study:
         return min(top, key=rank, default=None)
 
     def top_runs(self) -> list[FrozenTrial]:
-        """Return the ``TOP_RUNS`` runs with the best scores, among equal scores the cheapest."""
+        """Return the sweep's ``TOP_RUNS`` runs with the best scores, the cheaper of equal ones."""
         finished = self.runs(TrialState.COMPLETE)
         max_seeds = max(map(seed_count, finished), default=1)  # runs with fewer weren't promising
         runs = [run for run in finished if seed_count(run) == max_seeds]
@@ -241,7 +244,10 @@ class Study:
         return self.settings.objective(run.values[0])
 
     def finished_curves(self) -> list[np.ndarray]:
-        """Return the learning curve of each finished run by cost, (k, 2): objective and cost."""
+        """Return each finished run's learning curve: rows of objective and cost, (k, 2).
+
+        Rows are ordered by cost.
+        """
         finished = {run.number for run in self.runs(TrialState.COMPLETE)}
         curves = defaultdict(list)
         for trial in self.trials():
@@ -252,17 +258,17 @@ class Study:
         return [np.array(sorted(points, key=itemgetter(1))) for points in curves.values()]
 
     def count_trained(self, *states: TrialState) -> int:
-        """Return the number of runs in the given states, counting each seed of a run."""
+        """Count the trainings of all runs in the given states: one for each seed of a run."""
         return sum(map(seed_count, self.runs(*states)))
 
     # ---- seeds -----------------------------------------------------------------------------------
 
     def record_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
-        """Record the learning curve of a run with one of its seeds."""
+        """Record in the study the learning curve of a run trained with one of its seeds."""
         self._set_attribute(run, f"{SEED} {seed}", [list(point) for point in points])
 
     def combined_curve(self, run: FrozenTrial) -> list[Point]:
-        """Combine the learning curves of a run with all seeds trained so far."""
+        """Combine a run's learning curves with all seeds trained so far into one curve."""
         seeds_score = self.settings.seeds_score
         return combine_curves(list(seed_curves(run).values()), seeds_score, self.settings.sign)
 
@@ -318,7 +324,7 @@ class Study:
         )
 
     def held_out_results(self, run: FrozenTrial) -> HeldOutResults:
-        """Return the results so far of a run's held-out seeds."""
+        """Return the scores of a run with the held-out seeds trained so far, and its failures."""
         attributes = self.optuna_study.user_attrs
         seeds = range(self.held_out_seed_count())
         results = [attributes.get(_held_out_attribute(run, i), {}) for i in seeds]
@@ -352,7 +358,7 @@ class Study:
         )
 
     def missing_held_out_seeds(self) -> list[tuple[FrozenTrial, int]]:
-        """Return the pairs of a run and a held-out seed without a result, ordered by seed."""
+        """Return the pairs of a run and a held-out seed that still lack a result, by seed."""
         attributes = self.optuna_study.user_attrs
         top = self.top_runs()
         pairs = [(run, i) for i in range(self.held_out_seed_count()) for run in top]
@@ -363,9 +369,10 @@ class Study:
         ]
 
     def held_out_processes(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
-        """Return which sweep process (``process_name``) trains a run's held-out seed, or None.
+        """Return the processes that train a run's held-out seed, or None if none does.
 
-        Its training process is also returned, as a list that is empty until that has started.
+        These are the sweep's process (``process_name``), and the training process as a list that is
+        empty until it has started.
         """
         holder = self.optuna_study.user_attrs.get(_held_out_attribute(run, seed), {})
         return (holder[OWNER], holder.get(PROCESS, [])) if OWNER in holder else None
@@ -384,7 +391,7 @@ class Study:
         self.optuna_study.set_user_attr(_held_out_attribute(run, seed), holding)
 
     def record_held_out_result(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
-        """Record the result of a run's held-out seed."""
+        """Record in the study the score or the error of a run with one of its held-out seeds."""
         score = outcome.points[-1].score if outcome.points else None
         self.optuna_study.set_user_attr(
             _held_out_attribute(run, seed), {"score": score, ERROR: outcome.error}
@@ -393,7 +400,7 @@ class Study:
     # ---- runs ------------------------------------------------------------------------------------
 
     def new_run(self) -> FrozenTrial:
-        """Create a run: the next queued one, or one with suggested values."""
+        """Create a new run in the sweep's study, with queued values or else suggested ones."""
         with ignore_warnings():
             return self.find(self.optuna_study.ask(self._distributions).number)
 
@@ -414,7 +421,7 @@ class Study:
                 self.optuna_study.set_user_attr(name, {})
 
     def take_over(self, run: FrozenTrial) -> bool:
-        """Take over a released run. Returns False if another sweep was first."""
+        """Take over a run that an ended sweep released. Returns False if another was first."""
         if OWNER not in run.user_attrs:  # never started
             return False
         with suppress(UpdateFinishedTrialError):  # another sweep took it first
@@ -425,7 +432,10 @@ class Study:
         return False
 
     def restart(self, run: FrozenTrial) -> FrozenTrial:
-        """Restart a run with the same values, and suggest values that are missing."""
+        """Restart an interrupted run with the same values. Returns the run.
+
+        Missing values are suggested.
+        """
         with ignore_warnings():
             if run.params.keys() < self._distributions.keys():  # died during the suggestion
                 trial = optuna.Trial(self.optuna_study, storage_and_id(self.optuna_study, run)[1])
@@ -436,7 +446,7 @@ class Study:
         return self.find(run.number)
 
     def find(self, number: int) -> FrozenTrial:
-        """Return the sweep's trial with a number."""
+        """Return the sweep's trial that has the given number."""
         return self.trials()[number]
 
     def record_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
@@ -448,7 +458,7 @@ class Study:
         storage.set_trial_user_attr(trial_id, name, value)
 
     def record_outcome(self, run: FrozenTrial, outcome: Outcome) -> None:
-        """Record the result of a run.
+        """Record the result of an ended run: its learning curve and score, or its error.
 
         Its points are recorded first, so that a finished run always has all of them.
         """
@@ -475,7 +485,7 @@ class Study:
             self.optuna_study.tell(run.number, [last.score, last.cost], skip_if_finished=True)
 
     def _add_point(self, run: FrozenTrial, index: int, point: Point) -> None:
-        """Add a point of a run as a trial, unless its values are outside the sweep's ranges."""
+        """Store a point of a run's curve as a trial, unless its values are out of range."""
         values = dict(run.params)
         if TIMESTEPS in self._distributions:
             values[TIMESTEPS] = int(point.steps)

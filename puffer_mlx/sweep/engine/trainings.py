@@ -58,7 +58,7 @@ class RunLauncher(NamedTuple):
         return self._with_equal_buffers(values)
 
     def _with_equal_buffers(self, values: Values) -> Values:
-        """Reduce the number of buffers until it divides the number of agents."""
+        """Reduce the suggested number of buffers until it divides the number of agents."""
         if NUM_BUFFERS not in values:
             return values
         agents = int(values.get(AGENTS, self.config.vec.total_agents))
@@ -68,11 +68,11 @@ class RunLauncher(NamedTuple):
         return {**values, NUM_BUFFERS: buffers}
 
     def run_folder(self, run: FrozenTrial, seed: int = 0) -> Path:
-        """Return the folder for the files of a run with one seed."""
+        """Return the folder for the files of a sweep's run with one of its seeds."""
         return self.folder / "runs" / _folder_name(run, seed)
 
     def run_words(self, run: FrozenTrial, seed: int = 0) -> list[str]:
-        """Return a run's words for ``puffer-mlx train``, beginning with the environment's name.
+        """Return a run's arguments for ``puffer-mlx train``, the environment's name first.
 
         The options for the run's folders are left out.
         """
@@ -99,14 +99,17 @@ class RunLauncher(NamedTuple):
         }
 
     def _shared_words(self) -> list[str]:
-        """Return the words of ``run_words`` that all runs share, also the environment's name."""
+        """Return the arguments for ``puffer-mlx train`` that all runs of the sweep share.
+
+        The environment's name comes first.
+        """
         words = [self.env, *self.words]
         if self.config.python and "--family" not in " ".join(words):
             words += ["--family", self.config.base.family]
         return words
 
     def _config(self, values: Values) -> Config:
-        """Return the configuration of a run with suggested values.
+        """Return the complete configuration of a run with suggested values.
 
         Raises:
             UserError: If the values can't be run.
@@ -168,7 +171,7 @@ def _remove_files(folder: Path) -> None:
 
 
 class BestFile:
-    """Keep the sweep's best.ini up to date: the configuration of the best run so far.
+    """Writer of a sweep's best.ini, which contains the configuration of the best run so far.
 
     Args:
         study: Trials of the sweep.
@@ -195,7 +198,7 @@ class BestFile:
             verbosity.note(line, error=True)
 
     def _write_best(self) -> None:
-        """Write best.ini if the best run or its results have changed."""
+        """Write the sweep's best.ini if the best run or its results have changed."""
         best = self._study.best()
         if best is None:
             return
