@@ -53,7 +53,7 @@ def advantage_moments(adv: mx.array) -> mx.array:
 
 
 class ActionInputs(NamedTuple):
-    """Kernel inputs that depend on the action space: decoder, actions, masks."""
+    """Decoder, actions and action masks: inputs of PPO's loss kernels that vary by action space."""
 
     decoder: Decoder
     actions: mx.array
