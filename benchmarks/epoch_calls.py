@@ -26,7 +26,7 @@ SMALL_RUN = "--vec.total-agents 256 --train.horizon 16 --train.minibatch-size 10
 
 
 def count(trainer: Trainer) -> Counter[tuple[str, str]]:
-    """Run an epoch and return its numbers of calls by (file, function)."""
+    """Train for an epoch. Returns how often each function was called, by (file, function)."""
     calls: Counter[tuple[str, str]] = Counter()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:

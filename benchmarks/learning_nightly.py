@@ -40,7 +40,7 @@ STOP_STEPS = {  # task -> step to stop at; 0: the task's number of steps
 
 
 class Night(NamedTuple):
-    """The score of a task with one seed, and the required score."""
+    """Result of training a task again with one seed: the score, and the score that is required."""
 
     steps: float
     score: float
@@ -52,7 +52,7 @@ class Night(NamedTuple):
 
 
 def least(record: Any, steps: float, margin: float) -> float:
-    """Return the required score at a step: the lowest recorded score, less a margin.
+    """Return the score that a run must reach at a step: the lowest recorded one, less a margin.
 
     Args:
         record: Record of the task.
@@ -107,7 +107,7 @@ def night(
 
 
 def line(name: str, results: list[Night], fraction: float) -> tuple[bool, str]:
-    """Judge the seeds of a task.
+    """Decide if a task still learns, from the scores of its seeds.
 
     Returns:
         True if at most a fraction ``fraction`` of the seeds failed; and the result as text.
@@ -122,7 +122,7 @@ def line(name: str, results: list[Night], fraction: float) -> tuple[bool, str]:
 
 
 def nightly(names: list[str], run_options: RunOptions, margin: float, fraction: float) -> bool:
-    """Train tasks again, and print a line for each. Returns True if all still learn.
+    """Train tasks again, and print a line for each. Returns True if all still learn as recorded.
 
     Raises:
         UserError: If a task isn't one of ``STOP_STEPS``, or has no record.

@@ -17,7 +17,7 @@ PARTIAL = "partial-"  # partial-TASK-NETWORK: a task of partial_environments.py
 
 
 class Task(NamedTuple):
-    """A task: arguments of `scripts/train.py`, and settings of other trainers on the same task."""
+    """A learning task: arguments of `scripts/train.py`, and settings of other trainers."""
 
     words: str  # arguments of `python scripts/train.py`
     steps: int = 0  # training steps; 0: as in the environment's file
@@ -36,7 +36,7 @@ class Task(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """Arguments of `scripts/train.py`, with the number of steps if it is set."""
+        """Arguments with which `scripts/train.py` trains this task, with its number of steps."""
         length = ["--train.total-timesteps", f"{self.steps:_}"] if self.steps else []
         return [*self.words.split(), *length]
 
@@ -114,7 +114,7 @@ def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
 
 
 def stem(name: str, trainer: str) -> str:
-    """Return the name of a record's file, without its extension."""
+    """Return the file name, without extension, of the record of a task and a trainer."""
     plain = name.replace("/", "-")
     if name.startswith(PARTIAL) and trainer != PUFFER_MLX:
         return f"{PARTIAL}{'-'.join(in_part(name, trainer))}"
@@ -122,7 +122,7 @@ def stem(name: str, trainer: str) -> str:
 
 
 def in_part(name: str, trainer: str) -> tuple[str, str]:
-    """Split the name `partial-TASK-NETWORK` into task and network.
+    """Split a task name such as `partial-TASK-NETWORK`. Returns the task and the network.
 
     For other trainers, the trainer's name replaces the network.
     """
@@ -131,7 +131,7 @@ def in_part(name: str, trainer: str) -> tuple[str, str]:
 
 
 def metric(environment: str) -> str:
-    """Return the key of an environment's score: [sweep] metric of its file."""
+    """Return the key under which logs contain an environment's score: its file's [sweep] metric."""
     from puffer_mlx import config  # not at the top, as other trainers' Python lacks puffer_mlx
 
     return config.load(environment).metric

@@ -40,7 +40,10 @@ def make(network: str, options: argparse.Namespace) -> Trainer:
 
 
 def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
-    """Train all networks. Returns the median milliseconds of acting and training per epoch."""
+    """Train with all networks. Returns each one's milliseconds of acting and training per epoch.
+
+    These are medians over the epochs.
+    """
     times: dict[str, dict[str, list[float]]] = {
         name: {"acting": [], "training": [], "gradients": [], "epoch": []} for name in trainers
     }

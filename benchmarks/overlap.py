@@ -124,7 +124,10 @@ def running_on(allowed: set[int] | None) -> Iterator[None]:
 
 
 def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halves:
-    """Create an overlapped trainer with its threads on their cores. It trains in this thread."""
+    """Create a trainer that overlaps rollouts and training, each on its cores.
+
+    It trains in the calling thread.
+    """
     rollout, training = divided or (None, None)
     with running_on(training):
         mx.eval(mx.add(mx.array(1.0), 1.0, stream=mx.cpu))  # makes this thread's stream
@@ -142,7 +145,7 @@ def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halve
 
 
 def serial(config: Config, stack: ExitStack) -> Measure:
-    """Create a serial trainer in a separate thread, whose streams use all cores.
+    """Create a trainer without overlap in a separate thread, which may use all cores.
 
     Returns:
         A function that runs an iteration and returns its seconds.
@@ -158,7 +161,10 @@ def serial(config: Config, stack: ExitStack) -> Measure:
 
 
 def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> dict[str, Measure]:
-    """Create all trainers and run the warm-up. Returns the functions that measure, by name."""
+    """Create the overlapped and serial trainers, and run the warm-up.
+
+    Returns functions that each run and time a rollout, training or an iteration, by name.
+    """
     results: dict[str, Measure] = {}
     overlapped_config = settings(argv, options, "--train.overlap", "1")
     serial_config = settings(argv, options, "--train.overlap", "0")
@@ -186,7 +192,10 @@ def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> d
 
 
 def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config:
-    """Return the configuration with further options, for a run that is long enough."""
+    """Return the configuration of a trainer to measure, with additional options.
+
+    The run is long enough for all measurements.
+    """
     config, _ = parse_command_line([*argv, *more], add_options)
     epochs = options.warm_up + options.repeat * options.epochs + EXTRA_EPOCHS
     config.train.total_timesteps = max(config.train.total_timesteps, epochs * config.batch_size)
@@ -195,7 +204,7 @@ def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config
 
 
 def measure(results: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Run all measurements.
+    """Measure overlapped and serial iterations and their halves, alternating in rounds.
 
     Returns:
         For each, the median milliseconds of all rounds, and MLX's peak memory.
@@ -215,7 +224,10 @@ def measure(results: dict[str, Measure], options: argparse.Namespace) -> dict[st
 
 
 def conclude(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
-    """Return medians over the rounds: times, steps per second, and ratios within a round."""
+    """Return how much overlap gains: median times, steps per second, and ratios by name.
+
+    Ratios are computed within a round.
+    """
     times = {name: row["ms"] for name, row in rounds.items()}
     halves = list(zip(times["rollout alone"], times["training alone"], strict=True))
     ideal = [max(pair) for pair in halves]

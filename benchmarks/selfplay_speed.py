@@ -37,7 +37,7 @@ BANKS = 1, 4
 
 
 def settings(name: str, options: list[str], network: str, banks: int, fraction: float) -> Config:
-    """Return the configuration of a trainer. Without banks of opponents it has no self-play."""
+    """Return a trainer's configuration with this number of opponents; 0 for no self-play."""
     arguments = [*options, "--torch.network", network, "--train.total-timesteps", "1000000000000"]
     if banks:
         agent_fraction = fraction / 2 / banks  # of the agents: half of those of its environments
@@ -65,7 +65,10 @@ def quartiles(values: list[float]) -> list[float]:
 
 
 def compare(args: argparse.Namespace, options: list[str], network: str, banks: int) -> dict:
-    """Train with and without opponents, alternating epoch by epoch. Returns the ratios."""
+    """Train with and without self-play opponents, alternating.
+
+    Returns the ratios of their costs.
+    """
     threads = os.cpu_count() or 1
     with ExitStack() as opened:
 
@@ -102,7 +105,7 @@ def compare(args: argparse.Namespace, options: list[str], network: str, banks: i
 
 
 def main() -> None:
-    """Compare each network and number of opponents."""
+    """Measure the cost of self-play opponents for each network and number of opponents."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

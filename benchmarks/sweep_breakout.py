@@ -68,7 +68,7 @@ def settings(arguments: list[str], change: dict[str, float]) -> str:
 
 
 def write_files(folder: Path, more: list[str]) -> list[str]:
-    """Write the configurations of the search to a folder. Returns the arguments of puffer-mlx."""
+    """Write the sweep's configuration files to a folder. Returns the arguments of `puffer-mlx`."""
     sections = "".join(
         f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
         for name, (kind, low, high) in RANGES.items()
@@ -85,7 +85,7 @@ def write_files(folder: Path, more: list[str]) -> list[str]:
 
 
 def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: float) -> None:
-    """Run all processes of the sweep until they end or the time is over."""
+    """Run all processes of a sweep of Breakout until they end or the time is over."""
     cores, processes, ends = sorted(os.sched_getaffinity(0)), [], time.monotonic() + seconds
     count = gpus * each or 1
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
@@ -115,7 +115,7 @@ def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: flo
 
 
 def read_trials(journal: Path) -> list[dict[str, Any]]:
-    """Return all trials: values, the seeds' scores and held-out scores, most seeds first."""
+    """Return all trials of a sweep: values and scores of each, those with most seeds first."""
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import storage, study
@@ -145,7 +145,7 @@ def read_trials(journal: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Search, confirm the best configurations, and write the results."""
+    """Search configurations of Breakout, confirm the best ones, and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

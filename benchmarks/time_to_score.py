@@ -32,7 +32,10 @@ EPISODES = 100
 
 
 def reached(records: list[dict[str, float]], name: str, score: float) -> dict[str, float] | None:
-    """Return the first record at which the mean of the last 100 episodes reached the score."""
+    """Return the first log record at which a run's mean score reached a score, or None.
+
+    The mean is over the last 100 episodes.
+    """
     last: list[tuple[float, float]] = []  # score and episodes of records, the newest last
     for record in records:
         if not record.get("env/n"):
@@ -47,7 +50,7 @@ def reached(records: list[dict[str, float]], name: str, score: float) -> dict[st
 
 
 def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
-    """Train one complete run. Returns its times and scores."""
+    """Train a configuration once, completely. Returns the times to a score, and the scores."""
     arguments = [task, "--seed", str(seed), "--vec.seed", str(1000 * seed), *more]
     load, began = os.getloadavg()[0], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +77,7 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
 
 
 def line(task: str, row: dict[str, Any]) -> str:
-    """Describe the results of a run in one line."""
+    """Return one line of text about a run: when it reached the score, and the final score."""
     at = row["reached, s"]
     when = f"after {at:6.1f} s, {row['reached, steps']:,} steps" if at else "never reached"
     last = row["evaluation"]
@@ -87,7 +90,7 @@ def line(task: str, row: dict[str, Any]) -> str:
 
 @with_exit_code
 def main(argv: list[str]) -> None:
-    """Run the requested configurations and write the record."""
+    """Train the requested configurations with all seeds, and write the record of their times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", metavar="NAME", help="as train.py's first word")
     parser.add_argument("--score", type=float, default=860.0)
