@@ -216,7 +216,7 @@ def _is_one(scalar: mx.array) -> bool:
 
 
 def launch_moments(adv: mx.array) -> mx.array:
-    """Compute the moments of advantages (``advantage_moments``) in one launch."""
+    """Return count, mean and squared deviations of groups of advantages, from one GPU launch."""
     groups = min(MAX_GROUPS, _blocks(adv.size))
     inputs = {"adv": adv, "shape": {"n": adv.size, "G": groups}}
     shapes = {"moments": (3, groups)}

@@ -176,7 +176,7 @@ class Product(IntEnum):
 
 
 class Matrix(NamedTuple):
-    """Shape of the matrix that orthogonalises a tensor's update; (0, 0) for a 1-d tensor."""
+    """Shape of the matrix as which a tensor's update is orthogonalised; (0, 0) for a 1-d tensor."""
 
     r: int  # the smaller dimension
     c: int
