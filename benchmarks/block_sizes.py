@@ -74,7 +74,7 @@ def rollout_ms(policy: Policy, env: NativeVec, horizon: int, precision: str, tim
 
 
 def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator[BlockLayout]:
-    """Yield block layouts of n agents: the automatically chosen one, then others that fit.
+    """Yield ways to divide n agents into GPU thread blocks: the automatic choice, then others.
 
     ``agents_each`` is the number of agents per environment.
     """
@@ -96,7 +96,7 @@ def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator
 def sizes(
     policy: Policy, spec: EnvSpec, n: int, agents_each: int
 ) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield the block sizes to measure; for each kind of kernel, the chosen size comes first.
+    """Yield the thread block sizes to measure; for each kind of kernel, the chosen size is first.
 
     Each size is a tuple: the kind ("", or the precision with matrix units), a description, an
     attribute of ``rollout_on_gpu.py``, and the value that selects the size.
@@ -160,7 +160,7 @@ def measure_sizes(
 
 @with_exit_code
 def main(argv: list[str]) -> None:
-    """Measure the requested environments and write the record."""
+    """Measure rollouts of the requested environments by block size, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -26,7 +26,7 @@ THIS_CHECKOUT = Path(__file__).parents[1]
 
 
 def speed(checkout: Path, arguments: list[str]) -> float:
-    """Train once with a checkout's code. Returns the median steps per second."""
+    """Train once with the code of a Git checkout. Returns the median steps per second."""
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [

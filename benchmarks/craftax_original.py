@@ -114,7 +114,7 @@ class Rules:
     def play(
         self, states: np.ndarray, choices: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take one step in n environments. The states are changed in place.
+        """Take one step in n environments of craftax_classic. The states are changed in place.
 
         Args:
             states: States of the environments, (n,) STATE. Ended episodes aren't reset.
@@ -134,7 +134,7 @@ class Rules:
         return rewards, over, observations
 
     def begin(self, choices: np.ndarray) -> np.ndarray:
-        """Begin n episodes. Returns their first states, (n,) STATE.
+        """Begin n episodes of craftax_classic. Returns their first states, (n,) STATE.
 
         Args:
             choices: Random choices, (n, world_choices) int32.
@@ -155,7 +155,7 @@ def _require(array: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def differences(ours: np.ndarray, theirs: np.ndarray) -> dict[str, np.ndarray]:
-    """Compare n states field by field.
+    """Compare n states of our craftax_classic with n states of the original, field by field.
 
     Returns:
         For each field of STATE, the states in which it differs, (n,) bool. The light may differ by
@@ -172,7 +172,7 @@ def differences(ours: np.ndarray, theirs: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digest(state: np.ndarray) -> int:
-    """Return a checksum of one state, without the light and the return.
+    """Return a checksum of one state of craftax_classic, without the light and the return.
 
     The light is a cosine, whose last bits depend on the library.
     """
@@ -242,7 +242,10 @@ def _recording(jax: Any) -> Iterator[RecordedChoices]:
 
 
 def _step_order() -> list[int]:
-    """Return, for each random choice of the original's step, its index in our header's enum."""
+    """Return the order in which craftax draws the random choices of a step.
+
+    For each of these choices, the list has its index in the enum of our C header.
+    """
     zombie, cow, skeleton = 1, 1 + 3 * ZOMBIES, 1 + 3 * ZOMBIES + COWS
     order = [0]
     for i in range(ZOMBIES):
@@ -289,7 +292,7 @@ class Original:
         self._begin = jax.jit(begin)
 
     def begin(self, keys: Any) -> Any:
-        """Begin n episodes, one after the other. Returns their states and the random choices.
+        """Begin n episodes of the original, one by one. Returns their states and random choices.
 
         Not with vmap: JAX 0.10.2 then generates different worlds from the ninth on.
 
@@ -304,7 +307,9 @@ class Original:
         return self.jax.numpy.asarray(rng.integers(0, 2**32, (n, 2), dtype=np.uint32))
 
     def anywhere(self, states: Any, rng: np.random.Generator) -> Any:
-        """Return n states with random blocks, positions, inventories, mobs, plants and times.
+        """Return n craftax states with random blocks, positions, inventories and mobs.
+
+        Plants and times are random, too.
 
         Args:
             states: States (n, ...) from which the worlds are made.
@@ -386,7 +391,7 @@ class Original:
         return self.jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), new_states, states)
 
     def numpy(self, states: Any) -> np.ndarray:
-        """Convert states of the original, (n, ...), to our (n,) STATE."""
+        """Convert states of the original craftax, (n, ...), to states of our C code, (n,) STATE."""
         theirs = self.jax.tree.map(np.asarray, states)
         ours = np.zeros(len(theirs.timestep), STATE)
         ours["tick"], ours["light"] = theirs.timestep, theirs.light_level
@@ -419,14 +424,14 @@ class Original:
 
 
 def mixed(original: Original, worlds: Any, rng: np.random.Generator, n: int) -> Any:
-    """Return n first states: even ones are random members of `worlds`, odd ones random states."""
+    """Return n craftax states to start from: random worlds alternate with random states."""
     which = rng.integers(0, len(worlds.timestep), n)
     plain = original.jax.tree.map(lambda leaf: leaf[which], worlds)
     return replaced(original, plain, original.anywhere(plain, rng), np.arange(n) % 2 == 1)
 
 
 def replaced(original: Original, states: Any, replacements: Any, which: np.ndarray) -> Any:
-    """Return states (n, ...), replaced by `replacements` where `which` (n,) is true."""
+    """Return a tree of states (n, ...) with those states replaced where `which` (n,) is true."""
 
     def pick(a: Any, b: Any) -> Any:
         return original.jax.numpy.where(which.reshape((-1,) + (1,) * (a.ndim - 1)), b, a)
@@ -435,7 +440,10 @@ def replaced(original: Original, states: Any, replacements: Any, which: np.ndarr
 
 
 def draw_actions(rng: np.random.Generator, previous: np.ndarray) -> np.ndarray:
-    """Return random actions: a third are DO, and some repeat the last action, to make progress."""
+    """Return random actions for craftax: a third are DO, and some repeat the last action.
+
+    Such actions make more progress than uniformly random ones.
+    """
     n = len(previous)
     actions = np.where(rng.random(n) < 0.33, 5, rng.integers(0, 17, n))
     return np.where(rng.random(n) < 0.3, previous, actions).astype(INT)
@@ -444,7 +452,10 @@ def draw_actions(rng: np.random.Generator, previous: np.ndarray) -> np.ndarray:
 def compare_steps(
     original: Original, rules: Rules, n: int, steps: int, seed: int, record: list | None
 ) -> dict[str, Any]:
-    """Play n episodes at a time for a number of steps, and count the differences."""
+    """Compare steps of our craftax_classic with steps of the original in the same states.
+
+    Plays n episodes at a time. Returns the numbers of differences and other statistics.
+    """
     rng = np.random.default_rng(seed)
     worlds, _ = original.begin(original.keys(rng, 4 * n))
     theirs = mixed(original, worlds, rng, n)
@@ -501,7 +512,10 @@ def compare_steps(
 
 
 def compare_worlds(original: Original, rules: Rules, n: int, seed: int) -> dict[str, Any]:
-    """Compare n generated worlds: from the original's random choices, and from our own choices."""
+    """Compare n worlds that our craftax_classic and the original craftax generate.
+
+    One set of our worlds uses the original's random choices, the other one our own choices.
+    """
     rng = np.random.default_rng(seed)
     states, choices = original.begin(original.keys(rng, n))
     theirs, ours = original.numpy(states), rules.begin(np.array(choices))
@@ -526,7 +540,7 @@ def compare_worlds(original: Original, rules: Rules, n: int, seed: int) -> dict[
 
 
 def write_record(path: Path, original: Original, first: np.ndarray, record: list) -> None:
-    """Write the test's record: choices, actions, checksums of the results, and a world."""
+    """Write the data for a test of craftax_classic: choices, actions, checksums and a world."""
     world, world_choices = original.begin(original.keys(np.random.default_rng(0), 1))
     steps = [item for item in record if len(item) == 6]
     restarts = [item for item in record if len(item) == 3]

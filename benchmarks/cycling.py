@@ -62,7 +62,7 @@ Curve = dict[str, list[float]]
 
 
 def measured(policy: Behaviour, past: list[Behaviour]) -> dict[str, float]:
-    """Return the measures of a policy by name.
+    """Return measures of a self-play policy by name, such as how easily it is beaten.
 
     Args:
         policy: Current policy, the last one of ``past``.
@@ -78,7 +78,10 @@ def measured(policy: Behaviour, past: list[Behaviour]) -> dict[str, float]:
 
 
 def train_and_measure(opponents: str, seed: int, arguments: list[str]) -> Curve:
-    """Train once and measure the policy at regular intervals. Returns all measures by name."""
+    """Train a policy against a kind of opponent, and measure the policy at regular intervals.
+
+    Returns lists of measures by name.
+    """
     seed_options = [
         "--seed",
         str(seed),
@@ -111,7 +114,7 @@ def train_and_measure(opponents: str, seed: int, arguments: list[str]) -> Curve:
 
 
 def table(runs: dict[str, dict[str, Curve]]) -> str:
-    """Return a Markdown table of the measures, with a column for each kind of opponent."""
+    """Return a Markdown table of policies' measures, with a column for each kind of opponent."""
     lines = ["| steps | " + " | ".join(f"{f}: {', '.join(MEASURES)}" for f in runs) + " |"]
     lines.append("| --- " * (1 + len(runs)) + "|")
     steps = next(iter(next(iter(runs.values())).values()))["steps"]
@@ -125,7 +128,7 @@ def table(runs: dict[str, dict[str, Curve]]) -> str:
 
 
 def ends(runs: dict[str, dict[str, Curve]]) -> str:
-    """Return a text with the mean of each measure over the last quarter of each run."""
+    """Return text with each measure of the policies, averaged over the last quarter of each run."""
     lines = ["", "Means over the last quarter of each run, by seed:"]
     for opponents, seeds in runs.items():
         for name in MEASURES:

@@ -32,7 +32,7 @@ WARM_UP_EPOCHS = 3  # not counted
 
 
 def train_command(options: argparse.Namespace, ranks: int) -> list[str]:
-    """Return the command line of a run with a number of ranks."""
+    """Return the command line that trains with this number of ranks (processes)."""
     agents = options.agents * ranks
     device = "cpu" if options.backend == "ring" else "gpu"
     return program.package_command(
@@ -46,7 +46,7 @@ def train_command(options: argparse.Namespace, ranks: int) -> list[str]:
 
 
 def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
-    """Train with a number of ranks. Returns the records of the epochs after the warm-up."""
+    """Train with this number of ranks. Returns the log records of the epochs after the warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         folders = ["--checkpoint-dir", f"{folder}/checkpoints", "--log-dir", f"{folder}/logs"]
         command = [*train_command(options, ranks), *folders]
@@ -61,7 +61,7 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
 
 
 def median(records: list[dict], name: str) -> float:
-    """Return the median of one value of the records. A missing value counts as 0."""
+    """Return the median of one value over log records. A missing value counts as 0."""
     return statistics.median(record.get(name, 0.0) for record in records)
 
 

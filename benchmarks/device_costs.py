@@ -55,14 +55,24 @@ class Effort:
 
 
 def measure(effort: Effort | None = None) -> Results:
-    """Measure the costs of starting work on a device, waiting for it and changing devices.
+    """Measure the costs of starting work on
+    <<<<<<<
+    a device, waiting for it and changing devices.
 
-    Measures the CPU, and the GPU if it is MLX's default device.
+        Measures
+    |||||||
 
-    Returns:
-        For each measurement and device: median, smallest and largest value; None for a GPU that
-        isn't measured. Measurements between two devices use the device and a CPU stream; in the
-        CPU's column, two CPU streams.
+    =======
+    devices and of changing between devices.
+
+        Measures
+    >>>>>>>
+    the CPU, and the GPU if it is MLX's default device.
+
+        Returns:
+            For each measurement and device: median, smallest and largest value; None for a GPU that
+            isn't measured. Measurements between two devices use the device and a CPU stream; in the
+            CPU's column, two CPU streams.
     """
     effort = effort or Effort()
     home, other = mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)
@@ -147,7 +157,7 @@ def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], obj
 
 
 def _fence(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
-    """Return the extra time of three operations if the second is on the other device, >= 0."""
+    """Return how much longer three operations take if the second is on another device, >= 0."""
     one = _ready(mx.ones(1, stream=home))
 
     def seconds(streams: tuple[mx.Stream, ...]) -> float:
@@ -168,14 +178,14 @@ def _through(array: mx.array, streams: tuple[mx.Stream, ...]) -> mx.array:
 
 
 def _chain(array: mx.array, length: int, stream: mx.Stream) -> mx.array:
-    """Return a graph of tiny operations, each of which needs the previous one."""
+    """Return a lazy array: a chain of tiny operations, each of which needs the previous one."""
     for _ in range(length):
         array = mx.add(array, array, stream=stream)
     return array
 
 
 def _slow_graph(length: int, elements: int, stream: mx.Stream) -> mx.array:
-    """Return a graph of slow operations that need little memory: cumulative sums of one row."""
+    """Return a lazy array: a chain of slow operations (cumulative sums) that need little memory."""
     array = _ready(mx.zeros((1, elements), stream=stream))
     for _ in range(length):
         array = mx.cumsum(array, axis=1, stream=stream)
@@ -183,7 +193,7 @@ def _slow_graph(length: int, elements: int, stream: mx.Stream) -> mx.array:
 
 
 def _depth(effort: Effort, queued: int, stream: mx.Stream) -> Spread:
-    """Return the number of operations still in progress when ``async_eval`` returns."""
+    """Return how many queued operations are still in progress when ``mx.async_eval`` returns."""
     pairs = [_timed(lambda: _slow_graph(queued, effort.slow_elements, stream)) for _ in range(5)]
     return _spread([queued * (1 - returned / done) for returned, done in pairs[WARM_UP:]])
 
@@ -237,7 +247,7 @@ def _overlap(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
 
 
 def _timed(build: Callable[[], mx.array]) -> tuple[float, float]:
-    """Build an array and evaluate it. Returns the seconds of ``async_eval``, and in total."""
+    """Evaluate a new array. Returns the seconds that ``mx.async_eval`` takes, and all seconds."""
     array = build()
     began = time.perf_counter()
     mx.async_eval(array)

@@ -52,7 +52,7 @@ POLICIES = [  # weight layout, network, layers, actions, encoder
 
 
 class Case(NamedTuple):
-    """A policy to export, and the observations on which the export is run."""
+    """A policy whose export to PyTorch is tested, and the observations to run it on."""
 
     name: str
     policy: Any
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
 
 def random_cases(options: argparse.Namespace) -> Iterator[Case]:
-    """Yield the policies of ``POLICIES`` with random weights and observations."""
+    """Yield policies to export, of all kinds in ``POLICIES``, with random weights and inputs."""
     rng = np.random.default_rng(0)
     for layout, network, layers, sizes, encoder in POLICIES:
         shape = SHAPES.get(encoder, ())
@@ -84,7 +84,7 @@ def random_cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def checkpoint_cases(paths: list[Path]) -> Iterator[Case]:
-    """Yield the policies of checkpoints with their recorded observations."""
+    """Yield the policies of checkpoints, to export, with their recorded observations."""
     for path in paths:
         loaded = checkpoint.load(path)
         recorded = checkpoint.recorded(path)

@@ -38,7 +38,7 @@ MAX_LISTED_KERNELS = 14
 
 
 class MinimumCost(NamedTuple):
-    """The minimum FLOPs and float32 bytes of an epoch."""
+    """Minimum FLOPs, and minimum bytes read and written, of an epoch: rollout and training."""
 
     rollout_flops: int
     training_flops: int
@@ -47,7 +47,7 @@ class MinimumCost(NamedTuple):
 
 
 def minimum_cost(config: Config, spec: EnvSpec) -> MinimumCost:
-    """Return the minimum cost of an epoch.
+    """Return the minimum FLOPs and bytes of an epoch, which follow from shapes.
 
     A sample takes 2 FLOPs per weight forward, 2 for the gradient of the weight, and 2 for the
     gradient of the input, except in the encoder. A rollout writes observations,
@@ -112,7 +112,7 @@ def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
 
 
 def count(arguments: list[str], config: Config) -> dict[str, dict[str, float]]:
-    """Run ``train.py`` under ncu and return the counts of one epoch by kernel.
+    """Run ``train.py`` under NVIDIA's profiler ncu. Returns the counts of one epoch by kernel.
 
     A first run compiles the kernels.
     """
@@ -132,7 +132,7 @@ def count(arguments: list[str], config: Config) -> dict[str, dict[str, float]]:
 
 
 def table(sums: dict[str, dict[str, float]]) -> str:
-    """Return a table of the kernels that take longest, and of the sum of all kernels."""
+    """Return a table of the GPU kernels that take longest, and of the sum of all kernels."""
     lines = [f"{'kernel':48} launches       us  read MB  written MB  tensor 1000"]
     order = sorted(sums, key=lambda name: -sums[name]["us"])
     total = {key: sum(each[key] for each in sums.values()) for key in next(iter(sums.values()))}

@@ -72,7 +72,7 @@ class Primitive(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """Number of kernels that the operation launches, without copies of its inputs."""
+        """Number of kernels that this operation launches, without copies of its inputs."""
         name = self.name.removeprefix(KERNEL).split(" ")[0]
         if name in VIEWS:
             return 0
@@ -87,7 +87,7 @@ class Launches(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Number of all counted launches."""
+        """Number of all kernel launches that were counted in a graph."""
         return sum(self.counted.values())
 
 
@@ -107,9 +107,33 @@ class Graphs:
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Let MLX build its graphs in a ``with`` block as it would on the GPU's back-end.
+        """Let
+        <<<<<<<
+        MLX build its
+        |||||||
+        operations for the
+        =======
+        the
+        >>>>>>>
 
-        Custom kernels become placeholder operations, which can be counted but not computed.
+        <<<<<<<
+        graphs
+        |||||||
+        back-end
+        =======
+        operations
+        >>>>>>>
+         of a ``with`` block as
+        <<<<<<<
+        it would on the GPU's back-end.
+
+                Custom kernels become placeholder operations, which can be counted but not computed
+        |||||||
+        ``building_for``
+        =======
+        for this GPU back-end, without a GPU
+        >>>>>>>
+        .
         """
         previous = mx.fast.rms_norm
         with building_for(self.backend, self._launch):
@@ -203,7 +227,7 @@ def _ones(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
 
 
 def _layout(name: str, makers: dict[str, Primitive]) -> str:
-    """Return the layout of an array in memory: ``CONTIGUOUS``, ``STRIDED`` or ``UNKNOWN``."""
+    """Return the memory layout of a graph's array: ``CONTIGUOUS``, ``STRIDED`` or ``UNKNOWN``."""
     while name in makers and makers[name].name in KEEP_LAYOUT:
         maker = makers[name]
         name = maker.inputs[maker.outputs.index(name)]
@@ -228,7 +252,10 @@ def _stand_in(name: str, inputs: list[mx.array], outputs: list[mx.array]) -> lis
 
 @mx.custom_function
 def _rms_norm(x: mx.array, weight: mx.array) -> Any:
-    """Replace ``mx.fast.rms_norm``: a primitive on a GPU, but several operations on a CPU."""
+    """Add RMSNorm to a graph as one operation, as on a GPU.
+
+    Replaces ``mx.fast.rms_norm``, which is several operations on a CPU.
+    """
     return _stand_in("RMSNorm", [x, weight], [x])[0]
 
 

@@ -44,7 +44,7 @@ Point = list[float]  # steps, CPU seconds, seconds, mean return
 
 
 class Curve:
-    """The learning curve of a run that ends after a number of seconds."""
+    """Learning curve of a training run that ends after a number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -52,12 +52,12 @@ class Curve:
         self._last: deque[float] = deque(maxlen=WINDOW)
 
     def see(self, steps: int, ended: list[float]) -> bool:
-        """Add the returns of ended episodes. Returns True if time is left."""
+        """Add the returns of ended episodes to the learning curve. Returns True if time is left."""
         self._last.extend(ended)
         return self.mark(steps, statistics.fmean(self._last) if self._last else None)
 
     def mark(self, steps: int, mean: float | None) -> bool:
-        """Add the current mean return. Returns True if time is left."""
+        """Add the current mean return to the learning curve. Returns True if time is left."""
         now = time.perf_counter() - BEGAN
         spaced = not self.points or now - self.points[-1][2] >= self.seconds / POINTS / 4
         if mean is not None and spaced:
@@ -75,7 +75,7 @@ def spent() -> float:
 
 
 class TimeOver(Exception):
-    """Raised in CleanRL's script when the time of a run is over."""
+    """Error that ends CleanRL's script when the time of a run is over."""
 
 
 # ---- in a separate process -----------------------------------------------------------------------
@@ -182,13 +182,19 @@ def measure(trainer: str, name: str, seed: int, cores: set[int], options: Any) -
 
 
 def by(points: list[Point], column: int, limit: float) -> float | None:
-    """Return the last mean return of a curve before a column exceeds a limit, or None."""
+    """Return a curve's last mean return before a column, such as seconds, exceeds a limit.
+
+    Returns None if no point is below the limit.
+    """
     values = [point[3] for point in points if point[column] <= limit]
     return values[-1] if values else None
 
 
 def row(runs: list[dict[str, Any]], seconds: float) -> dict[str, float | None]:
-    """Return the medians over the seeds of a trainer on a task; {} if a seed has no points."""
+    """Return medians over a trainer's seeds on a task, such as the final return, by name.
+
+    Returns {} if a seed has no points.
+    """
 
     def median(values: list[float | None]) -> float | None:
         present = [value for value in values if value is not None]
@@ -289,7 +295,7 @@ def main() -> None:
 
 
 def recorded(trainers: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Train with all trainers, seed by seed. Returns the record."""
+    """Train with all trainers on all tasks, seed by seed. Returns the record of all curves."""
     from learning_processes import side_by_side  # not at the top, as above
 
     seeds = range(options.first_seed, options.first_seed + options.seeds)

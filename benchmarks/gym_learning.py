@@ -32,7 +32,7 @@ CURVE_POINTS = 20
 
 
 class Task(NamedTuple):
-    """A score to reach, and the number of steps that reaching it may take."""
+    """A Gymnasium task: the score to reach, and the number of steps that reaching it may take."""
 
     score: float
     budget: int  # steps
@@ -56,7 +56,10 @@ class Score:
         self.curve: list[tuple[int, float]] = []
 
     def add(self, returns: list[float], steps: int) -> bool:
-        """Add ended episodes and the steps of all environments. Returns True at the end."""
+        """Add returns of ended episodes, and the steps so far.
+
+        Returns True if the run should end.
+        """
         self.episodes += returns
         if len(self.episodes) >= WINDOW:
             mean = statistics.fmean(self.episodes[-WINDOW:])
@@ -106,7 +109,7 @@ def ours(name: str, seed: int, limit: int, extra: list[str]) -> dict[str, Any]:
 
 
 def options(seed: int) -> list[str]:
-    """Return the command line of our run."""
+    """Return the seed and device options with which puffer_mlx trains."""
     return ["--device", "cpu", "--seed", str(seed), "--vec.seed", str(1000 * seed)]
 
 
@@ -131,7 +134,7 @@ TRAINERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train once in a separate process. Returns the results and the cost of the process."""
+    """Train once in a separate process. Returns the steps to the score and the process's costs."""
     from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
     from puffer_mlx.errors import UserError
@@ -154,7 +157,7 @@ def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> 
 
 
 def summary(runs: list[dict[str, Any]], budget: int) -> dict[str, Any]:
-    """Return a summary of all seeds of a trainer on a task."""
+    """Return a summary over a trainer's seeds on a task: steps and CPU seconds to the score."""
     reached = [run["reached"] for run in runs]
     every = all(reached)
     return {

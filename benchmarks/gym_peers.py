@@ -41,7 +41,7 @@ Mark = Callable[[], bool]  # called when an iteration begins; returns False to s
 
 
 def common(agents: int) -> dict[str, Any]:
-    """Return the arguments of PPO for the other trainers."""
+    """Return PPO's arguments for the trainers that have Stable-Baselines3's interface."""
     return {
         "n_steps": HORIZON,
         "batch_size": agents * HORIZON // MINIBATCHES,
@@ -97,7 +97,7 @@ def recurrent(agents: int, mark: Mark) -> None:
 
 
 def command_line(agents: int, network: str, backend: str) -> list[str]:
-    """Return our settings as options of `scripts/train.py`."""
+    """Return puffer_mlx's settings of the speed comparison as options of `scripts/train.py`."""
     layers, hidden = (2, 64) if network == "MLP" else (1, 128)
     settings = {
         "device": "cpu",
@@ -141,7 +141,7 @@ def ours(network: str, backend: str) -> Callable[[int, Mark], None]:
 
 
 class Trainer(NamedTuple):
-    """A trainer to measure."""
+    """A trainer whose speed is compared: its function, packages, and options of puffer_mlx."""
 
     run: Callable[[int, Mark], None]
     packages: tuple[str, ...]  # whose versions matter
@@ -170,7 +170,7 @@ RATIOS = (  # ours, theirs
 
 
 def child(name: str, agents: int, seconds: float) -> None:
-    """Run one trainer for some seconds after the warm-up, and print the measurements as JSON."""
+    """Run one trainer for some seconds after a warm-up, and print its measurements as JSON."""
     marks: list[tuple[float, float]] = []
 
     def mark() -> bool:
@@ -199,7 +199,7 @@ def child(name: str, agents: int, seconds: float) -> None:
 
 
 def measure(name: str, agents: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one trainer in a separate process. Returns the measurements."""
+    """Run one trainer in a separate process. Returns its measurements, such as steps per second."""
     from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
     python = sys.executable if TRAINERS[name].options else options.peers
@@ -211,7 +211,7 @@ def measure(name: str, agents: int, options: argparse.Namespace) -> dict[str, An
 
 
 def summary(runs: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, Any]]:
-    """Return the trainers' medians and ratios for each number of environments."""
+    """Return the medians of the trainers' speeds and their ratios, by number of environments."""
     results: dict[str, dict[str, Any]] = {}
     for agents, trainers in runs.items():
         medians = {

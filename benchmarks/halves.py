@@ -27,7 +27,10 @@ class Halves:
         self._newest: Rollout | None = None
 
     def rollout(self) -> float:
-        """Time a rollout while the learner is idle. Overlapped training uses the rollout next."""
+        """Return the seconds of a rollout while the learner is idle.
+
+        Overlapped training uses the rollout next.
+        """
         self._take()
         began = time.perf_counter()
         self.trainer.queue.start_next(self.trainer.weights)
@@ -35,7 +38,10 @@ class Halves:
         return time.perf_counter() - began
 
     def training(self) -> float:
-        """Time training on a rollout while the collector is idle. The new weights are discarded."""
+        """Return the seconds of training on a rollout while the collector is idle.
+
+        The new weights are discarded.
+        """
         trainer = self.trainer
         self._take()
         if self._newest is None:
@@ -49,7 +55,10 @@ class Halves:
         return time.perf_counter() - began
 
     def iteration(self) -> float:
-        """Time a step of the trainer: with ``train.overlap`` both halves run at the same time."""
+        """Return the seconds of one iteration of the trainer.
+
+        With ``train.overlap``, the rollout and training run at the same time.
+        """
         if self.trainer.placement.overlap and not self.trainer.queue.rollout:
             self._take()
             if not self.trainer.queue.rollout:  # otherwise the step would collect two rollouts
@@ -59,7 +68,7 @@ class Halves:
         return time.perf_counter() - began
 
     def _take(self) -> None:
-        """Wait for the rollout in progress, if any."""
+        """Wait for the trainer's rollout in progress, if any, and keep the rollout."""
         trainer = self.trainer
         if trainer.collector.in_progress is not None:
             self._newest = trainer.collector.take()

@@ -68,11 +68,11 @@ COLLECT_IN_C = "collect in C"  # counted as a launch
 
 
 def no_result(*_: Any, **__: Any) -> None:
-    """Replace a function that chooses a form: the form doesn't fit."""
+    """Return None, in place of a function that chooses a variant: the variant isn't used."""
 
 
 def in_groups(at: Any, inputs: Any, low: bool, *_: Any) -> Any:
-    """Replace a form of Muon by the form for tensors of any size."""
+    """Make Muon's step with the kernels for tensors of any size, in place of a faster variant."""
     return muon._by_products(at, inputs, low)
 
 
@@ -90,7 +90,7 @@ CUDA = "cuda"
 
 
 class Row(NamedTuple):
-    """An implementation to measure, and a configuration in which it runs.
+    """A row of the table: an implementation to measure, and a configuration in which it runs.
 
     Attributes:
         name: Name of the implementation, as in the package.
@@ -115,17 +115,17 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Name of the implementation with its variant, or with the other disabled names."""
+        """Name of the implementation, with its variant or with other disabled names."""
         return ", ".join([self.name, *([self.form] if self.form else self.also_refused)])
 
     @property
     def device(self) -> str:
-        """Device on which the row is measured: ``gpu`` or ``cpu``."""
+        """Device on which the implementation is measured: ``gpu`` or ``cpu``."""
         return "cpu" if self.platform == "cpu" else "gpu"
 
     @property
     def mac(self) -> bool:
-        """True if the row has a Mac's defaults."""
+        """True if the implementation is measured with a Mac's default settings."""
         return self.platform == "mac"
 
     @property
@@ -135,7 +135,7 @@ class Row(NamedTuple):
 
     @property
     def refused(self) -> set[str]:
-        """Names of the implementations to refuse when this one is disabled."""
+        """Names of the implementations to disable by name when this one is measured as disabled."""
         return set() if self.instead else {self.name, *self.also_refused}
 
 
@@ -296,7 +296,7 @@ def counted() -> Iterator[Counter[str]]:
 
 
 class _Counting:
-    """Wrapper of the C extension that counts its calls."""
+    """Wrapper of the C extension that counts the calls of each function."""
 
     def __init__(self, extension: Any, counts: Counter[str]) -> None:
         self._extension = extension
@@ -316,7 +316,10 @@ class _Counting:
 
 
 def make(row: Row) -> Trainer:
-    """Create a row's trainer. ``used`` must be active, which selects the implementation."""
+    """Create the trainer of a row of the table.
+
+    The implementation must be enabled or disabled before: see ``used``.
+    """
     name, *arguments = row.words.split()
     arguments += f"{MAC_OPTIONS if row.mac else ''} {COMMON}".split()
     settings = config.load(name, arguments)
@@ -357,7 +360,7 @@ def launches_of(row: Row, fused: bool, builds: bool) -> int:
 
 
 def build_epoch(trainer: Trainer) -> None:
-    """Build the graphs of an epoch without computing them."""
+    """Build the graphs of a training epoch without computing them."""
     with mock.patch.multiple(mx, eval=no_result, async_eval=no_result):
         rollout = trainer.queue.current(trainer.weights)
         scheduled = trainer.scheduled(0)
@@ -367,7 +370,10 @@ def build_epoch(trainer: Trainer) -> None:
 
 
 def place_on_gpu(acting: Acting, *_: Any) -> Placement:
-    """Choose the placement as on a GPU, with arrays on the CPU. Replaces ``choose_placement``."""
+    """Return the devices of a run as on a GPU, with arrays on the CPU.
+
+    Replaces ``choose_placement``.
+    """
     device = mx.Device(mx.cpu)
     settings, environments, policy, assignment = acting
     train = settings.train
@@ -383,13 +389,13 @@ def place_on_gpu(acting: Acting, *_: Any) -> Placement:
 
 
 def ones(name: str, **arguments: Any) -> list[mx.array]:
-    """Return arrays of ones with the shapes of a kernel's outputs. Replaces kernels."""
+    """Return arrays of ones with the shapes of a kernel's outputs, in place of its results."""
     kinds = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
     return [mx.ones(shape, dtype) for shape, dtype in kinds]
 
 
 def count(row: Row, dry: bool) -> dict[str, int]:
-    """Return how often an epoch launches a row's kernels, with and without its implementation."""
+    """Return the kernel launches of an epoch with and without the implementation of a row."""
     builds = dry and row.device == "gpu"
     with contextlib.ExitStack() as stack:
         if builds and not has_gpu():
@@ -438,7 +444,7 @@ def measure(row: Row, blocks: int, epochs: int, seconds: float) -> dict[str, Any
 
 
 def _warmed_up(trainer: Trainer) -> float:
-    """Train for some epochs. Returns the seconds of the last one."""
+    """Train for some epochs as a warm-up. Returns the seconds of the last one."""
     seconds = 0.0
     began = time.perf_counter()
     for _ in range(WARM_UP):
@@ -455,7 +461,7 @@ def _warmed_up(trainer: Trainer) -> float:
 
 
 def child(number: int, task: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Run a task of a row in a separate process.
+    """Count launches or measure epochs for a row of the table, in a separate process.
 
     Returns:
         The result that the process printed as JSON, or the key ``fault`` with the reason.
@@ -480,7 +486,7 @@ def child(number: int, task: str, options: argparse.Namespace, seconds: float) -
 
 
 def verdict(row: Row, result: dict[str, Any]) -> str:
-    """Return the verdict on a row's implementation as text: whether it is worth keeping."""
+    """Return as text whether a row's implementation is worth keeping."""
     if result.get("launches") == 0:
         return "not launched"
     if result.get("launches", 1) == result.get("launches without"):
@@ -514,13 +520,16 @@ def line(row: Row, result: dict[str, Any]) -> str:
 
 
 def ratio(result: dict[str, Any]) -> float:
-    """Return the speed-up by an implementation: the median ratio of neighbouring blocks."""
+    """Return the speed-up by an implementation: the median ratio of neighbouring measurements."""
     pairs = zip(result["ms without"], result["ms"], strict=True)
     return statistics.median(without / with_ for without, with_ in pairs)
 
 
 def table(rows_to_run: list[int], options: argparse.Namespace) -> None:
-    """Count launches and measure rows. Prints and saves each finished row."""
+    """Count launches and measure epochs for rows of the table.
+
+    Prints and saves each finished row.
+    """
     began = time.perf_counter()
     record: dict[str, Any] = {"versions": version_text().splitlines(), "rows": []}
     seconds_left = lambda: options.seconds - (time.perf_counter() - began)  # noqa: E731
@@ -552,7 +561,7 @@ def table(rows_to_run: list[int], options: argparse.Namespace) -> None:
 
 
 def run_task(options: argparse.Namespace) -> None:
-    """Run a task of one row in this process, and print its result as JSON."""
+    """Count launches or measure epochs for one row in this process. Prints the result as JSON."""
     row = ROWS[options.row]
     dry = options.task == "dry-run"
     if row.device == "cpu" or not dry or has_gpu():

@@ -41,7 +41,7 @@ evaluate = mx.eval  # MLX's function, also while `LaunchCounter` replaces it
 
 
 class LaunchCounter:
-    """Count the launches of each step without computing anything.
+    """Count the kernel launches of each step of training and acting, without computing anything.
 
     The results of a step are replaced by arrays of ones. Evaluations outside of steps are counted
     under the name of the function that calls ``mx.eval``.
@@ -79,7 +79,7 @@ class LaunchCounter:
 
 
 def lists(tree: Any) -> Any:
-    """Return a tree with lists in place of dataclasses."""
+    """Return a tree of arrays with its dataclasses and tuples converted to lists."""
     if is_dataclass(tree):
         return [lists(getattr(tree, field.name)) for field in fields(tree)]
     if isinstance(tree, dict):
@@ -88,7 +88,7 @@ def lists(tree: Any) -> Any:
 
 
 def replaced(tree: Any, by: Callable[[mx.array], mx.array]) -> Any:
-    """Return a tree with each array replaced by a function of it."""
+    """Return a tree with each array replaced by the result of a function of the array."""
     if isinstance(tree, mx.array):
         return by(tree)
     if is_dataclass(tree):
@@ -103,7 +103,10 @@ def replaced(tree: Any, by: Callable[[mx.array], mx.array]) -> Any:
 
 
 class Row(NamedTuple):
-    """Launches of one step: per unit (minibatch, or group and step) and per epoch, by primitive."""
+    """Kernel launches of one step of training or acting, per unit and per epoch, by primitive.
+
+    A unit is a minibatch, or a group of agents and a step.
+    """
 
     unit: str
     launches: float
@@ -113,7 +116,7 @@ class Row(NamedTuple):
 
 
 class Still:
-    """Environments that do nothing when stepped."""
+    """Environments that do nothing when stepped, to count the launches of acting alone."""
 
     def __init__(self, agents: int, groups: int) -> None:
         self.num_agents, self.num_groups = agents, groups
@@ -126,7 +129,7 @@ class Still:
 
 
 def count(config: Config, environments: Any, backend: str) -> dict[str, Row]:
-    """Return the launches of all steps of training and acting for a back-end, by name."""
+    """Return the kernel launches of all steps of training and acting on a GPU back-end, by name."""
     graphs = Graphs(backend)
     with graphs.building():
         return {**_training(config, environments, graphs), **_acting(config, environments, graphs)}
@@ -163,7 +166,7 @@ def _sum(records: Sequence[Launches], kind: str = "counted") -> Counter[str]:
 def _epoch(
     config: Config, buffer: RolloutBuffer, spec: EnvSpec, graphs: Graphs, minibatches: int
 ) -> dict[str, list[Launches]]:
-    """Return all launches of an epoch of training after a rollout on the CPU, by step."""
+    """Return the kernel launches of one epoch of training after a rollout on the CPU, by step."""
     _set_minibatches(config, minibatches)
     policy = configured_policy(spec, config)
     weights = policy.init(mx.random.key(0))
@@ -193,7 +196,7 @@ def _epoch(
 
 
 def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    """Return the launches of acting: per group of agents and step, and per rollout."""
+    """Return the kernel launches of acting: per group of agents and step, and per rollout."""
     N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
     policy, counter = configured_policy(spec, config), LaunchCounter(graphs)
     weights = precision.cast_weights(policy.init(mx.random.key(0)), config.train.precision)

@@ -41,7 +41,7 @@ CONFIGURATIONS |= {f"{name}-5": [*CONFIGURATIONS[name], *FIVE] for name in ("bre
 
 
 def table(name: str, counts: dict[str, dict[str, Row]], primitives: bool) -> str:
-    """Return a configuration's table of launches, with columns for each back-end."""
+    """Return a configuration's table of kernel launches as text, with columns for each back-end."""
     backends = list(counts)
     lines = [f"{name:24}" + "".join(f"{backend + ', each':>14}{'once':>8}" for backend in backends)]
     names = list(dict.fromkeys(step for rows in counts.values() for step in rows))
@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configurations(argv: list[str]) -> dict[str, list[str]]:
-    """Return the command lines to count, by name: the given one, or the default configurations."""
+    """Return the command lines whose launches are counted, by name: the given one, or defaults."""
     has_environment = bool(argv) and not argv[0].startswith("-")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_options(parser)

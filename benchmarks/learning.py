@@ -74,7 +74,7 @@ def parse_options(argv: list[str]) -> argparse.Namespace:
 
 
 def names_of(tasks: list[str], upstream: Path | None) -> list[str]:
-    """Return the names of all requested tasks, with kinds replaced by their tasks.
+    """Return the names of all requested learning tasks, with kinds replaced by their tasks.
 
     Raises:
         UserError: If there is no such task.
@@ -90,7 +90,7 @@ def names_of(tasks: list[str], upstream: Path | None) -> list[str]:
 
 
 def trainers_of(options: argparse.Namespace) -> list[str]:
-    """Return the trainers to run.
+    """Return the names of the trainers to compare, from the command line's options.
 
     Raises:
         UserError: If a trainer is unknown, or `--peers` is missing.
@@ -150,7 +150,10 @@ def main(argv: list[str]) -> int:
 
 
 def too_many_failed(names: list[str], out: Path, fraction: float) -> bool:
-    """Return True if more than a fraction of a task's seeds failed. Prints the failed seeds."""
+    """Return True if, on any task, more than a fraction of the seeds learned too little.
+
+    Prints the failed seeds.
+    """
     records = load(out)
     worst = 0.0
     for name in names:

@@ -28,7 +28,7 @@ NOTES = {"target": "falls at first without\nlearning, too: quick\nepisodes end f
 
 
 class Line(NamedTuple):
-    """A curve in a panel: the record of a task and how to draw it."""
+    """A learning curve in a panel: the record of a task, and how to draw it."""
 
     record: Record
     color: str
@@ -40,7 +40,10 @@ Panels = dict[str, list[Line]]
 
 
 def panels_in_c(folder: Path) -> Panels:
-    """Return the panels of C environments: one per environment, a curve per network or file."""
+    """Return panels of learning curves in C environments: a panel per environment.
+
+    A panel has a curve per network or file.
+    """
     records, panels = load(folder), {}
     for name in IN_C:
         if (name, PUFFER_MLX) in records:
@@ -52,7 +55,9 @@ def panels_in_c(folder: Path) -> Panels:
 
 
 def panels_in_python(folder: Path) -> Panels:
-    """Return the panels of Python environments: one per environment, a curve per trainer.
+    """Return panels of learning curves in Python environments: a panel per environment.
+
+    A panel has a curve per trainer.
 
     Stars show the scores that RL Zoo published.
     """

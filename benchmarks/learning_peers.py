@@ -21,7 +21,7 @@ POINTS = 20
 
 
 class Job(NamedTuple):
-    """One training run: environment, settings, number of steps and seeds."""
+    """A training run with Stable-Baselines3: environment, settings, number of steps and seeds."""
 
     environment: str  # Gymnasium's name, or MODULE:FUNCTION
     settings: dict[str, Any]  # as in learning_zoo.py
@@ -51,7 +51,7 @@ def curve(means: list[tuple[int, float]], steps: int) -> list[list[float]]:
 
 
 def import_attribute(text: str) -> Any:
-    """Import MODULE:NAME. Returns the attribute NAME of the module."""
+    """Import an attribute from text such as MODULE:NAME, and return the attribute."""
     module, _, name = text.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -72,7 +72,10 @@ def scheduled(value: Any) -> Any:
 
 
 def make_one(environment: str, wrapper: str | None, **how: Any) -> Any:
-    """Create one environment. Its episodes are reported as they are without the wrapper."""
+    """Create one Gymnasium environment with RL Zoo's wrapper.
+
+    Its episodes are reported as they are without the wrapper.
+    """
     import gymnasium
     from stable_baselines3.common.monitor import Monitor
 
@@ -110,7 +113,7 @@ def make_environments(
 
 
 def make_trainer(job: Job) -> Any:
-    """Create the trainer of a job, with its environments."""
+    """Create Stable-Baselines3's PPO for a training run, with its environments."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import VecNormalize
@@ -155,7 +158,7 @@ def watching(see: Callable[[int, list[float]], bool]) -> Any:
 
 
 def played(trainer: Any, job: Job) -> Iterator[float]:
-    """Evaluate a trainer. Yields the returns of complete episodes."""
+    """Evaluate a trained Stable-Baselines3 policy. Yields the returns of complete episodes."""
     from stable_baselines3.common.vec_env import VecNormalize
 
     atari = {"terminal_on_life_loss": False, "clip_reward": False}
@@ -179,7 +182,7 @@ def played(trainer: Any, job: Job) -> Iterator[float]:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Train and evaluate a job. Returns the score, the costs and the learning curve."""
+    """Train and evaluate with Stable-Baselines3. Returns score, costs and learning curve."""
     last: deque[float] = deque(maxlen=WINDOW)
     means: list[tuple[int, float]] = []
 

@@ -35,7 +35,7 @@ from puffer_mlx.system.files import publish
 
 
 class Run(NamedTuple):
-    """A training run: a task, a trainer and a seed."""
+    """A training run to record: names of the task and the trainer, and the seed."""
 
     name: str
     trainer: str
@@ -62,7 +62,7 @@ def record_path(run: Run, out: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a record, without runs if the file doesn't exist."""
+    """Read a record of runs from a JSON file. Returns a record without runs if there is no file."""
     return json.loads(path.read_text()) if path.is_file() else {"seeds": {}}
 
 
@@ -97,18 +97,18 @@ def keep(run: Run, out: Path, facts: dict[str, Any], results: dict[str, Any]) ->
 
 
 def text_of(record: dict[str, Any]) -> str:
-    """Return a record as JSON text, with each list of numbers in one line."""
+    """Return a record of runs as JSON text, with each list of numbers in one line."""
     text = json.dumps(record, indent=1) + "\n"
     return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
 
 
 def same(path: Path, settings: dict[str, Any]) -> bool:
-    """Return True if a record has these settings or doesn't exist."""
+    """Return True if the record in a file was made with these settings, or doesn't exist."""
     return not path.is_file() or read(path).get("settings") == settings
 
 
 def check_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Check that a record has these settings, or doesn't exist.
+    """Check that the record in a file was made with these settings, or doesn't exist.
 
     Raises:
         UserError: If the record has other settings.

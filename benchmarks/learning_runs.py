@@ -31,7 +31,7 @@ UNRECORDED_KEYS = ("base.seed", "vec.seed", "base.eval_episodes", "base.device",
 
 
 class RunOptions(NamedTuple):
-    """Options of the benchmark for all runs, and the folder of records."""
+    """Options of the learning benchmark for all runs, such as cores per run and output folder."""
 
     out: Path
     jobs: int = 1  # runs at a time
@@ -45,18 +45,42 @@ class RunOptions(NamedTuple):
     steps: int = 0  # per run; 0: the task's
 
     def task(self, name: str) -> Task:
-        """Return a task by its name, with the number of steps of these options."""
+        """Return a learning task by its name, with the number of steps that these options set."""
         task = find(name, self.upstream)
         return task._replace(steps=self.steps) if self.steps else task
 
     @property
     def without_paths(self) -> "RunOptions":
-        """Options for a record: a placeholder replaces the path of PufferLib's folder."""
+        """
+        <<<<<<<
+        Options
+        |||||||
+        The
+        =======
+        Copy of these
+        >>>>>>>
+         for a record:
+        <<<<<<<
+        a placeholder
+        |||||||
+        a path
+        =======
+        paths
+        >>>>>>>
+         replaces the path
+        <<<<<<<
+        of
+        |||||||
+        for
+        =======
+        to write into
+        >>>>>>>
+         PufferLib's folder."""
         return self._replace(upstream=RECORDED_UPSTREAM)
 
 
 def common_facts(run: Run, run_options: RunOptions, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that a record stores once for all runs: command, machine and settings."""
+    """Return what a record stores once for all its runs: command, machine and settings."""
     task = run_options.task(run.name)
     if run.trainer == PUFFER_MLX:
         variables = "PYTHONPATH=benchmarks " if run.name.startswith(PARTIAL) else ""
@@ -81,7 +105,7 @@ def common_facts(run: Run, run_options: RunOptions, settings: dict[str, Any]) ->
 
 
 def training(run: Run, run_options: RunOptions) -> list[str]:
-    """Return the arguments of `train.py` for a run."""
+    """Return the arguments with which `train.py` trains a task with a seed."""
     task = run_options.task(run.name)
     seeds = ["--seed", str(run.seed), "--vec.seed", str(1000 * run.seed)]
     no_evaluation = ["--eval-episodes", "0"] if task.in_python else []  # evaluate.py follows
@@ -96,7 +120,7 @@ def training(run: Run, run_options: RunOptions) -> list[str]:
 
 
 def evaluation(task: Task, device: str) -> list[str]:
-    """Return the arguments of `evaluate.py`, with one episode per environment."""
+    """Return the arguments with which `evaluate.py` plays one episode per environment."""
     count = str(task.episodes)
     arguments = [task.environment, "--load-model-path", "latest", "--episodes", count]
     arguments += ["--greedy"] if task.greedy else []
@@ -109,7 +133,7 @@ def script(name: str) -> list[str]:
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """Return a run's differences from `default.ini`, without seeds and machine."""
+    """Return a run's settings that differ from `default.ini`, without seeds and machine."""
     (written, *_) = sorted(folder.glob("checkpoints/*/*/*/config.ini"))
     used, usual = (configparser.ConfigParser(interpolation=None, strict=False) for _ in "12")
     used.read(written), usual.read(HERE.parent / "configs" / "default.ini")
@@ -154,7 +178,7 @@ def section_scores(
 
 
 def run_puffer_mlx(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, Any]:
-    """Train and evaluate puffer_mlx. Returns the results of the run."""
+    """Train and evaluate a task with puffer_mlx. Returns the results: scores, costs and curve."""
     task = run_options.task(run.name)
     with tempfile.TemporaryDirectory() as folder:
         working_folder = Path(folder)
@@ -183,7 +207,10 @@ def run_puffer_mlx(run: Run, run_options: RunOptions, cores: set[int]) -> dict[s
 
 
 def started(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, str]:
-    """Return a task's settings from a run of one epoch, which also compiles."""
+    """Train a task for one epoch. Returns its settings that differ from the defaults.
+
+    Compiles the kernels for later runs, too.
+    """
     with tempfile.TemporaryDirectory() as folder:
         arguments = training(run, run_options)
         process([*script("train"), *arguments, "--stop-at", "1"], cores, Path(folder))
@@ -194,7 +221,10 @@ def started(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, str
 
 
 def run_other_trainer(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, Any]:
-    """Train and evaluate another trainer. Returns the results of the run."""
+    """Train and evaluate a task with another trainer.
+
+    Returns the results: scores, costs and curve.
+    """
     task = run_options.task(run.name)
     job = Job(
         environment=task.environment.removeprefix("gym:"),
@@ -215,7 +245,7 @@ def run_other_trainer(run: Run, run_options: RunOptions, cores: set[int]) -> dic
 
 
 class Work:
-    """Run missing runs, several at a time, and store their results."""
+    """Train the benchmark's missing runs, several at a time, and store their results."""
 
     def __init__(self, run_options: RunOptions, say: Callable[[str], object]) -> None:
         self.run_options, self._say = run_options, say
@@ -224,7 +254,7 @@ class Work:
         self._starting: dict[tuple[str, str], threading.Lock] = {}
 
     def do(self, runs: list[Run]) -> None:
-        """Run the runs that aren't stored yet, in this order."""
+        """Train the runs that aren't stored yet, in this order, until the time limit."""
         end = time.monotonic() + self.run_options.max_seconds
         missing = [run for run in runs if self.run_options.again or not self.is_stored(run)]
         self._starting = {(run.name, run.trainer): threading.Lock() for run in missing}
@@ -242,7 +272,10 @@ class Work:
         return str(run.seed) in read(record_path(run, self.run_options.out))["seeds"]
 
     def _one(self, run: Run, end: float, cores: set[int]) -> bool:
-        """Run and store one run. Returns True if no time was left."""
+        """Train one run and store its results.
+
+        Returns True if no time was left to start the run.
+        """
         if time.monotonic() > end:
             return True
         label = f"{run.name} {run.trainer} seed {run.seed}"
@@ -266,7 +299,10 @@ class Work:
         return False
 
     def _start(self, run: Run, cores: set[int]) -> dict[str, Any] | None:
-        """Return the settings of a run's task, or None if it can't be started. Cached."""
+        """Return the settings of a run's task, or None if the task can't be started.
+
+        The first call trains one epoch to get the settings; later calls return the same.
+        """
         key = (run.name, run.trainer)
         with self._starting[key]:
             if key not in self._settings:
@@ -283,7 +319,9 @@ class Work:
 
 
 def plan(names: list[str], trainers: list[str], seeds: range) -> list[Run]:
-    """List all runs, seed by seed, so that an early stop leaves equal numbers of seeds.
+    """Return the list of all training runs, ordered by seed.
+
+    An early stop then leaves equal numbers of seeds.
 
     Raises:
         UserError: If a seed would give training the environments of the evaluation.

@@ -54,7 +54,10 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 
 
 def interval(scores: Iterable[float]) -> tuple[float, float, float] | None:
-    """Return the interquartile mean and both ends of its interval, or None for a single score."""
+    """Return the scores' interquartile mean and the ends of its confidence interval.
+
+    Returns None for a single score.
+    """
     values = np.array(list(scores), np.float64)
     if len(values) < 2:
         return None
@@ -77,7 +80,10 @@ def better(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def improvement(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float, float]:
-    """Return the probability of improvement, averaged over tasks, and the ends of its interval."""
+    """Return the probability that our score is better, averaged over tasks, and its interval.
+
+    The interval is given by both of its ends.
+    """
     random = np.random.default_rng(0)
     samples = np.zeros(RESAMPLES)
     for ours, theirs in pairs:
@@ -137,7 +143,7 @@ def millions(steps: float) -> str:
 
 
 class Column(NamedTuple):
-    """Scores and speed of a trainer on a task, over all seeds."""
+    """Scores and speed of one trainer on one task, over all seeds, for a table."""
 
     scores: list[float]
     steps: float  # median
@@ -161,7 +167,7 @@ class Column(NamedTuple):
 
 
 def score_cells(column: Column | None, best: bool) -> list[str]:
-    """Return the two score cells of a trainer: median with range, and interquartile mean."""
+    """Return two table cells for a trainer's scores: median with range, and interquartile mean."""
     if column is None:
         return [EMPTY_CELL, EMPTY_CELL]
     first = spread(column.scores)
@@ -170,7 +176,7 @@ def score_cells(column: Column | None, best: bool) -> list[str]:
 
 
 def rates(ours: Column | None, theirs: Column | None) -> list[str]:
-    """Return the speed cells: steps per CPU second of both trainers, and their ratio."""
+    """Return the table's speed cells: steps per CPU second of two trainers, and their ratio."""
     both = [column.rate if column else 0.0 for column in (ours, theirs)]
     ratio = f"{both[0] / both[1]:.2g}" if all(both) else EMPTY_CELL
     return [*(f"{rate:,.0f}" if rate else EMPTY_CELL for rate in both), ratio]
@@ -266,7 +272,7 @@ def c_table(records: Records) -> str:
 
 
 def native_row(name: str, record: Record) -> list[str]:
-    """Return the table row of a C environment."""
+    """Return the table row of a C environment: steps, scores and speed."""
     runs, column = list(record["seeds"].values()), Column.of(record)
     assert column
     name_of_score = record["metric"].partition("/")[2]
@@ -318,7 +324,7 @@ def partial_table(records: Records) -> str:
 
 
 def tables(folder: Path) -> str:
-    """Return the tables of all records."""
+    """Return the Markdown tables of all learning records in a folder."""
     records = load(folder)
     tables_of_kinds = [
         make(records) for make in (gym_table, c_table, upstream_table, partial_table)

@@ -18,15 +18,23 @@ PARTIAL = "partial-"  # partial-TASK-NETWORK: a partially observed task (partial
 
 
 class Task(NamedTuple):
-    """A task to learn, with settings of puffer_mlx and of other trainers.
+    """A learning task to learn, with settings of
+    <<<<<<<
+    puffer_mlx and of other trainers
+    |||||||
+    other trainers on the same task
+    =======
+    other trainers
+    >>>>>>>
+    .
 
-    Args:
-        words: Arguments of `scripts/train.py`: the environment, then options.
-        steps: Training steps; 0: as in the environment's configuration file.
-        peers: Other trainers' settings, by trainer.
-        episodes: Episodes of the evaluation.
-        greedy: True if the evaluation is deterministic, with the most probable actions.
-        backend: `vec.backend` of the evaluation.
+        Args:
+            words: Arguments of `scripts/train.py`: the environment, then options.
+            steps: Training steps; 0: as in the environment's configuration file.
+            peers: Other trainers' settings, by trainer.
+            episodes: Episodes of the evaluation.
+            greedy: True if the evaluation is deterministic, with the most probable actions.
+            backend: `vec.backend` of the evaluation.
     """
 
     words: str
@@ -48,7 +56,7 @@ class Task(NamedTuple):
 
     @property
     def train_arguments(self) -> list[str]:
-        """Arguments of `scripts/train.py`, with the number of steps if it is set."""
+        """Arguments with which `scripts/train.py` trains this task, with its number of steps."""
         length = ["--train.total-timesteps", f"{self.steps:_}"] if self.steps else []
         return [*self.words.split(), *length]
 
@@ -140,7 +148,31 @@ def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
 
 
 def record_stem(name: str, trainer: str) -> str:
-    """Return the file name, without .json, of the record of a task and a trainer."""
+    """Return the file name
+    <<<<<<<
+    , without .json,
+    |||||||
+
+    =======
+    , without extension,
+    >>>>>>>
+     of the record of a
+    <<<<<<<
+    task and
+    |||||||
+    its
+    =======
+    task
+    >>>>>>>
+
+    <<<<<<<
+    a trainer
+    |||||||
+    extension
+    =======
+    and a trainer
+    >>>>>>>
+    ."""
     file_name = name.replace("/", "-")
     if trainer == PUFFER_MLX:
         return file_name
@@ -150,7 +182,7 @@ def record_stem(name: str, trainer: str) -> str:
 
 
 def split_partial_name(name: str, trainer: str) -> tuple[str, str]:
-    """Split the name `partial-TASK-NETWORK` into task and network.
+    """Split a task name such as `partial-TASK-NETWORK`. Returns the task and the network.
 
     For other trainers, the trainer's name replaces the network.
     """
@@ -159,7 +191,23 @@ def split_partial_name(name: str, trainer: str) -> tuple[str, str]:
 
 
 def metric(environment: str) -> str:
-    """Return the name of an environment's score in records: `[sweep] metric` of its .ini file."""
+    """Return the name under which logs contain an environment's score in records:
+    <<<<<<<
+    `
+    |||||||
+
+    =======
+    its file's
+    >>>>>>>
+    [sweep] metric
+    <<<<<<<
+    ` of its .ini file
+    |||||||
+     of its file
+    =======
+
+    >>>>>>>
+    ."""
     from puffer_mlx import config  # not at the top, as other trainers' Python lacks puffer_mlx
 
     return config.load(environment).metric

@@ -13,7 +13,10 @@ from typing import Any
 
 
 def count(name: str) -> dict[str, int]:
-    """Load an environment's configuration and create its environments. Returns the counts."""
+    """Load an environment's configuration, and count the work: opened files, options, configs.
+
+    Returns the counts by name.
+    """
     import puffer_mlx  # noqa: F401 (its imports aren't counted)
     from puffer_mlx import config, vec
     from puffer_mlx.config import resolving

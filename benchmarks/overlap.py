@@ -134,11 +134,53 @@ def running_on(allowed: set[int] | None) -> Iterator[None]:
 
 
 def make_overlapped(config: Config, divided: DividedCores | None, stack: ExitStack) -> Halves:
-    """Create an overlapped trainer, which trains in the calling thread.
+    """Create a trainer, which trains in the calling thread.
 
-    Args:
-        config: Configuration with ``train.overlap 1``.
-        divided: Cores of the two halves; None: all cores for both.
+        Args:
+            config: Configuration that
+    <<<<<<<
+    ``train.overlap 1``.
+
+    |||||||
+    its
+    =======
+    overlaps
+    >>>>>>>
+
+    <<<<<<<
+
+    |||||||
+    threads
+    =======
+    rollouts and training, each
+    >>>>>>>
+
+    <<<<<<<
+      divided: Cores of the two halves; None: all
+    |||||||
+    their
+    =======
+    its
+    >>>>>>>
+     cores for both.
+    <<<<<<<
+
+
+    |||||||
+
+    =======
+
+
+
+    >>>>>>>
+
+    <<<<<<<
+
+    |||||||
+    this
+    =======
+    the calling
+    >>>>>>>
         stack: Closes the environments.
     """
     rollout, training = divided or (None, None)
@@ -159,7 +201,7 @@ def make_overlapped(config: Config, divided: DividedCores | None, stack: ExitSta
 
 
 def make_serial(config: Config, stack: ExitStack) -> Measure:
-    """Create a serial trainer in a separate thread, whose streams use all cores.
+    """Create a trainer without overlap in a separate thread, which may use all cores.
 
     Returns:
         A function that runs an iteration and returns its seconds.
@@ -175,7 +217,10 @@ def make_serial(config: Config, stack: ExitStack) -> Measure:
 
 
 def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> dict[str, Measure]:
-    """Create all trainers and run the warm-up. Returns the functions that measure, by name."""
+    """Create the overlapped and serial trainers, and run the warm-up.
+
+    Returns functions that each run and time a rollout, training or an iteration, by name.
+    """
     serial: dict[str, Measure] = {}
     overlapped_config = settings(argv, options, "--train.overlap", "1")
     serial_config = settings(argv, options, "--train.overlap", "0")
@@ -204,7 +249,42 @@ def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> d
 
 
 def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config:
-    """Return the configuration with further options, with steps enough for all measurements."""
+    """Return the configuration of a trainer to measure, with additional options.
+
+
+    <<<<<<<
+    with
+    |||||||
+    for a
+    =======
+
+    >>>>>>>
+
+    <<<<<<<
+    steps
+    |||||||
+    run
+    =======
+
+    >>>>>>>
+
+    <<<<<<<
+    enough
+    |||||||
+    that
+    =======
+    The run
+    >>>>>>>
+     for all
+    <<<<<<<
+    measurements
+    |||||||
+    enough
+    =======
+    enough for all measurements
+    >>>>>>>
+    .
+    """
     config, _ = parse_command_line([*argv, *more], add_options)
     epochs = options.warm_up + options.repeat * options.epochs + EXTRA_EPOCHS
     config.train.total_timesteps = max(config.train.total_timesteps, epochs * config.batch_size)
@@ -213,7 +293,7 @@ def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config
 
 
 def measure(measures: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Run all measurements.
+    """Measure overlapped and serial iterations and their halves, alternating in rounds.
 
     Args:
         measures: The functions that measure, by name.
@@ -237,11 +317,22 @@ def measure(measures: dict[str, Measure], options: argparse.Namespace) -> dict[s
 
 
 def summarize(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
-    """Return medians over the rounds: times, steps per second, and ratios within a round.
+    """Return how much overlap gains: median times, steps per second, and ratios by name.
 
-    Args:
-        rounds: Result of ``measure``.
-        steps: Environment steps of an iteration.
+        Ratios are computed within a round.
+    <<<<<<<
+
+
+        Args:
+            rounds: Result of ``measure``.
+            steps: Environment steps of an iteration.
+
+    |||||||
+
+    =======
+
+
+    >>>>>>>
     """
     times = {name: row["ms"] for name, row in rounds.items()}
     halves = list(zip(times["rollout alone"], times["training alone"], strict=True))

@@ -86,7 +86,7 @@ class TMaze(gymnasium.Env):
         return self.see(), reward, False, self.steps >= 20 * self.length, {}
 
     def see(self) -> np.ndarray:
-        """Return the observation of the current position, (3,) float32."""
+        """Return the T-maze's observation at the agent's current position, (3,) float32."""
         if self.position == self.length:
             return np.array([0, 1, 0], np.float32)
         if self.position:

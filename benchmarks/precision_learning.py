@@ -60,7 +60,7 @@ FINISHED_FILE = "done.json"  # written to the folder of a run that ended without
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: a task, a variant and a seed, and the folder of all runs."""
+    """A training run: the task, the variant (such as a precision), the seed, and the folder."""
 
     task: str
     variant: str
@@ -93,7 +93,7 @@ def command(run: Run, more: list[str]) -> list[str]:
 
 
 def check_done(run: Run, more: list[str]) -> None:
-    """Check that a stored run was made by the same command.
+    """Check that a stored training run was made by the same command line.
 
     Raises:
         UserError: If the command differs.
@@ -106,7 +106,7 @@ def check_done(run: Run, more: list[str]) -> None:
 
 
 def train(run: Run, more: list[str]) -> str:
-    """Train in the run's folder. Returns the error's text, empty if training succeeded."""
+    """Train one run in its folder. Returns the error's text, empty if training succeeded."""
     run.folder.mkdir(parents=True, exist_ok=True)
     for log in run.folder.glob("logs/*/*.jsonl"):
         log.unlink()  # log of a run that was stopped
@@ -169,7 +169,7 @@ def run_all(runs: list[Run], options: argparse.Namespace) -> dict[Run, str]:
 
 
 def run_metrics(run: Run, score: str | None) -> dict[str, float]:
-    """Return a finished run's tail, area, steps, speed and memory.
+    """Return measures of a finished run by name: final and mean score, steps, speed and memory.
 
     Args:
         run: Finished run.
@@ -205,7 +205,7 @@ def run_metrics(run: Run, score: str | None) -> dict[str, float]:
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return a bootstrap interval of the median of ratios."""
+    """Return a confidence interval (bootstrap) of the median of ratios."""
     picks = np.random.default_rng(0).integers(0, len(ratios), (RESAMPLES, len(ratios)))
     medians = np.median(np.array(ratios)[picks], axis=1)
     low, high = np.quantile(medians, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
@@ -213,7 +213,7 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def compare(results: dict[Run, dict[str, float]], task: str, variant: str, base: str) -> dict:
-    """Compare a variant with the base variant over the seeds that both have.
+    """Compare the scores of a variant with those of the base variant, seed by seed.
 
     Returns:
         The ratios with their median and interval, and True in ``passed`` if the variant passes.

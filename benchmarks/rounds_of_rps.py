@@ -23,18 +23,25 @@ Behaviour = list[np.ndarray]
 
 
 def history_outcomes(d: int) -> np.ndarray:
-    """Return the outcomes of all histories of d rounds, (9^d, d), the first round first."""
+    """Return the outcomes of all games of d rounds of rock-paper-scissors, (9^d, d).
+
+    An outcome, 0 to 8, is 3 times the agent's choice plus the opponent's choice. The first round
+    comes first.
+    """
     return np.arange(OUTCOMES**d)[:, None] // OUTCOMES ** np.arange(d)[::-1] % OUTCOMES
 
 
 def opponent_histories(d: int) -> np.ndarray:
-    """Return each history of d rounds from the opponent's point of view, (9^d,)."""
+    """Return each history of d rounds as the opponent sees it, with the choices swapped, (9^d,).
+
+    Histories are numbered by the outcomes of their rounds.
+    """
     agent, opponent = np.divmod(history_outcomes(d), CHOICES)
     return (CHOICES * opponent + agent) @ OUTCOMES ** np.arange(d)[::-1]
 
 
 def observations(d: int) -> np.ndarray:
-    """Return an agent's observations after each history of d rounds, (9^d, 22) uint8."""
+    """Return an agent's observations after each possible history of d rounds, (9^d, 22) uint8."""
     now = np.eye(MAX_ROUNDS)[[d] * OUTCOMES**d]
     past = np.zeros((OUTCOMES**d, MAX_ROUNDS - 1, 2, CHOICES))
     agent, opponent = np.divmod(history_outcomes(d), CHOICES)
@@ -43,7 +50,10 @@ def observations(d: int) -> np.ndarray:
 
 
 def behaviour(policy: Policy, weights: Any, rounds: int) -> Behaviour:
-    """Return the behaviour of a policy without recurrent state: its choices after each history."""
+    """Return a policy's probabilities of rock, paper and scissors after each possible history.
+
+    The policy must not have a recurrent state.
+    """
     assert not policy.is_recurrent, "actions must depend only on the observation"
     all_observations = mx.array(np.concatenate([observations(d) for d in range(rounds)]))
     logits, _, _ = policy.step(
@@ -54,12 +64,14 @@ def behaviour(policy: Policy, weights: Any, rounds: int) -> Behaviour:
 
 
 def opponent_choices(members: Sequence[Behaviour], d: int) -> np.ndarray:
-    """Return the choices of M opponents after each history of an agent, (M, 9^d, 3)."""
+    """Return M opponents' choice probabilities after each history of an agent, (M, 9^d, 3)."""
     return np.stack([member[d] for member in members])[:, opponent_histories(d)]
 
 
 def exploitability(members: Sequence[Behaviour]) -> float:
-    """Return the points per episode of the best response to a random one of M behaviours.
+    """Return how many points per episode the best response wins against a set of M behaviours.
+
+    One of them is drawn at random for each episode.
 
     The best response knows all behaviours, but not which one it plays. A behaviour that can't be
     beaten has 0, the value of the game.
@@ -78,7 +90,7 @@ def exploitability(members: Sequence[Behaviour]) -> float:
 
 
 def payoffs(behaviour_of_agent: Behaviour, members: Sequence[Behaviour]) -> np.ndarray:
-    """Return the points per episode of a behaviour against each of M others, (M,)."""
+    """Return the mean points per episode that a behaviour wins against each of M others, (M,)."""
     chances, total = np.ones((len(members), 1)), np.zeros(len(members))
     for d, agent in enumerate(behaviour_of_agent):
         both = (

@@ -65,7 +65,7 @@ RECORDED_LOSSES = "loss/entropy", "loss/kl", "loss/value"
 
 
 class Separate:
-    """Wrapper of environments that records the episodes of each one instead of only their mean."""
+    """Wrapper of environments that records each environment's episodes, not only their mean."""
 
     def __init__(self, environments: Any, native: Any) -> None:
         self._whole, self._native, self.records = environments, native, []
@@ -74,7 +74,10 @@ class Separate:
         return getattr(self._whole, name)
 
     def log(self) -> dict[str, float]:
-        """Store the ended episodes in ``records``, as ``NativeVec.episodes``. Returns {}."""
+        """Store the episodes that have ended in ``records``, and return {} as the metrics.
+
+        The records have the form of ``NativeVec.episodes``.
+        """
         stepped = getattr(self._whole, "stepped", None)  # exists if a GPU steps them
         if stepped is None:
             self.records = self._native.episodes()
@@ -133,7 +136,10 @@ def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict
 
 
 def passed(records: list[dict[str, float]], name: str, score: float) -> float | None:
-    """Return the step at which the mean score of an epoch's episodes first reached a score."""
+    """Return the first step at which the mean score of an epoch's episodes reached a score.
+
+    Returns None if it never did.
+    """
     steps = (r["agent_steps"] for r in records if r.get("env/n") and r[name] >= score)
     return next(steps, None)
 
@@ -149,7 +155,7 @@ def perturbed(weights: Any, nudge: int) -> Any:
 
 
 def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Train with one seed and score the final weights. Returns the results."""
+    """Train a configuration with one seed, and score the final weights. Returns the results."""
     seeds = ["--seed", str(seed), "--vec.seed", str(1000 * seed), "--profile", "0"]
     settings = config.load(options.name, [*options.more, *seeds])
     select_device(settings.base.device)
@@ -197,7 +203,7 @@ def rounded(curve: list[list[float]]) -> list[list[float]]:
 
 
 def side_by_side(options: argparse.Namespace, seeds: list[int]) -> list[dict[str, Any]]:
-    """Run all seeds in several processes. Returns the results, sorted by seed."""
+    """Train with all seeds, in several processes. Returns the results, sorted by seed."""
     results: list[dict[str, Any]] = []
 
     def work(job: int, cores: set[int]) -> None:
@@ -258,7 +264,10 @@ def summary(options: argparse.Namespace, runs: list[dict[str, Any]]) -> str:
 
 
 def keep(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
-    """Write the record of all runs to a file. With ``--entry`` the file has several records."""
+    """Write the results of all seeds to a JSON file.
+
+    With ``--entry`` the file has several records.
+    """
     record = {
         "command": " ".join(["python benchmarks/seeds.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),

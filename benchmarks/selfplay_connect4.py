@@ -64,7 +64,7 @@ def play_match(
 
 
 def of_seed(seed: int, options: argparse.Namespace, arguments: list[str], cores: set[int]) -> Any:
-    """Train both policies of a seed and play their matches. Returns the results."""
+    """Train both Connect 4 policies of a seed and play their matches. Returns the results."""
     folder = options.folder
     alone = train_policy(ALONE, GAME, seed, arguments, folder, cores)
     scripted = train_policy(SCRIPTED, SCRIPTED, seed, options.scripted, folder, cores)

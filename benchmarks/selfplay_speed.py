@@ -37,14 +37,46 @@ BANKS = 1, 4
 
 
 def settings(name: str, options: list[str], network: str, banks: int, fraction: float) -> Config:
-    """Return the configuration of a trainer.
+    """Return a trainer
+    <<<<<<<
+    .
 
-    Args:
-        name: Name of the environment.
-        options: Options for both trainers.
-        network: Name of the network.
-        banks: Number of opponents; 0: no self-play.
-        fraction: Fraction of the environments that have opponents.
+        Args:
+            name: Name of the environment.
+            options: Options for both trainers.
+            network: Name of the network.
+
+    |||||||
+    .
+    =======
+    's
+    >>>>>>>
+
+    <<<<<<<
+
+    |||||||
+    Without
+    =======
+    configuration
+    >>>>>>>
+
+    <<<<<<<
+    banks: Number
+    |||||||
+    banks
+    =======
+    with this number
+    >>>>>>>
+     of opponents;
+    <<<<<<<
+    0:
+    |||||||
+    it has
+    =======
+    0 for
+    >>>>>>>
+     no self-play.
+            fraction: Fraction of the environments that have opponents.
     """
     arguments = [*options, "--torch.network", network, "--train.total-timesteps", "1000000000000"]
     if banks:
@@ -74,10 +106,28 @@ def median_and_quartiles(values: list[float]) -> list[float]:
 
 
 def compare(args: argparse.Namespace, options: list[str], network: str, banks: int) -> dict:
-    """Train with and without opponents, alternating epoch by epoch.
+    """Train with and without self-play opponents, alternating.
 
-    Returns:
-        The result for a network and a number of opponents (``banks``), as stored in the record.
+
+    <<<<<<<
+    epoch.
+
+
+    |||||||
+    epoch.
+    =======
+
+    >>>>>>>
+     Returns:
+            The result for a network and a number of opponents (``banks``), as stored in the
+    <<<<<<<
+    record
+    |||||||
+    ratios
+    =======
+    ratios of their costs
+    >>>>>>>
+    .
     """
     threads = os.cpu_count() or 1
     with ExitStack() as opened:
@@ -115,7 +165,7 @@ def compare(args: argparse.Namespace, options: list[str], network: str, banks: i
 
 
 def main() -> None:
-    """Compare each network and number of opponents."""
+    """Measure the cost of self-play opponents for each network and number of opponents."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

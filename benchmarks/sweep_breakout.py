@@ -68,14 +68,22 @@ def settings(arguments: list[str], change: dict[str, float]) -> str:
 
 
 def write_files(folder: Path, more: list[str]) -> list[str]:
-    """Write the configurations of the search to a folder.
+    """Write the sweep's configuration files to a folder.
 
-    Args:
-        folder: Folder of the search.
-        more: Further options of `scripts/train.py`.
+        Args:
+            folder: Folder of the search.
+            more: Further options of `scripts/train.py`.
 
-    Returns:
-        The arguments of `puffer-mlx` that start the search.
+        Returns:
+            The arguments of `puffer-mlx
+    <<<<<<<
+    ` that start the search
+    |||||||
+
+    =======
+    `
+    >>>>>>>
+    .
     """
     sections = "".join(
         f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
@@ -93,7 +101,7 @@ def write_files(folder: Path, more: list[str]) -> list[str]:
 
 
 def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: float) -> None:
-    """Run all processes of the sweep until they end or the time is over.
+    """Run all processes of a sweep of Breakout until they end or the time is over.
 
     Args:
         arguments: Arguments of `puffer-mlx`.
@@ -134,11 +142,51 @@ def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: flo
 
 
 def read_trials(journal: Path) -> list[dict[str, Any]]:
-    """Read all trials of a study: values, scores of the seeds and of the held-out seeds.
+    """Read all trials
+    <<<<<<<
+     of a study:
+    |||||||
+    :
+    =======
 
-    Returns:
-        The trials with held-out seeds first; then those with more seeds, then with a better worst
-        score.
+    >>>>>>>
+     of
+    <<<<<<<
+    scores of the
+    |||||||
+    the
+    =======
+    a
+    >>>>>>>
+
+    <<<<<<<
+    seeds
+    |||||||
+    seeds' scores
+    =======
+    sweep: values
+    >>>>>>>
+     and
+    <<<<<<<
+    of the held-out seeds.
+
+        Returns:
+
+    |||||||
+    held-out scores,
+    =======
+    scores of each,
+    >>>>>>>
+
+    <<<<<<<
+       The trials with held-out
+    |||||||
+    most
+    =======
+    those with most
+    >>>>>>>
+     seeds first; then those with more seeds, then with a better worst
+            score.
     """
     from optuna.trial import TrialState
 
@@ -176,7 +224,7 @@ def read_trials(journal: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Search, confirm the best configurations, and write the results."""
+    """Search configurations of Breakout, confirm the best ones, and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -45,7 +45,7 @@ BUDGET_FRACTIONS = 0.5, 0.7, 1.0  # columns of the table
 
 
 class Sweep(NamedTuple):
-    """Results of one sweep.
+    """Results of one simulated sweep.
 
     Args:
         curve: Total seconds and the true score of the best run so far, after each run.
@@ -63,7 +63,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: float) -> Sweep:
-    """Run one sweep with a budget of seconds.
+    """Simulate one sweep, with early stops of runs, until a budget of seconds is spent.
 
     Args:
         method: Name of the method.
@@ -125,29 +125,61 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
 
 
 def mean_best(sweeps_of_seeds: list[Sweep], seconds: float) -> float:
-    """Return the mean best score over sweeps after some seconds."""
+    """Return the best score that sweeps have found after some seconds, averaged over the sweeps."""
     return statistics.fmean(each.best(seconds) for each in sweeps_of_seeds)
 
 
 def saved(plain: list[Sweep], ended: list[Sweep], budget: float) -> float:
-    """Return the fraction of the seconds that early stops save.
+    """Return the fraction of
+    <<<<<<<
+    the seconds
+    |||||||
+    seconds
+    =======
+    a sweep's time
+    >>>>>>>
+     that early stops of runs save.
 
-    Compares the seconds after which both cases reach the final mean best score of complete runs.
 
-    Args:
-        plain: Sweeps with complete runs.
-        ended: Sweeps with early stops.
-        budget: Budget of each sweep in seconds.
+    <<<<<<<
+       Compares
+    |||||||
+    until
+    =======
+       This is
+    >>>>>>>
+     the
+    <<<<<<<
+    seconds after which both cases reach the final
+    |||||||
+    same
+    =======
+    time until the
+    >>>>>>>
+     mean best score
+    <<<<<<<
+     of complete runs.
 
-    Returns:
-        The fraction; -inf if sweeps with early stops never reach this score.
+        Args:
+            plain: Sweeps with complete runs.
+            ended: Sweeps with early stops.
+            budget: Budget of each sweep in seconds
+    |||||||
+
+    =======
+     equals that of sweeps without early stops
+    >>>>>>>
+    .
+
+        Returns:
+            The fraction; -inf if sweeps with early stops never reach this score.
     """
     score_level = mean_best(plain, budget)
     return 1 - seconds_to(ended, score_level, budget) / seconds_to(plain, score_level, budget)
 
 
 def seconds_to(sweeps_of_seeds: list[Sweep], score_level: float, budget: float) -> float:
-    """Return the seconds after which the mean best score reaches a score; inf if it never does."""
+    """Return the seconds after which sweeps' mean best score reaches a score; inf if never."""
     times = sorted(
         {spent for each in sweeps_of_seeds for spent, _ in each.curve if spent <= budget}
     )
@@ -156,7 +188,10 @@ def seconds_to(sweeps_of_seeds: list[Sweep], score_level: float, budget: float) 
 
 
 def main() -> None:
-    """Run all sweeps, print a table, and write the record."""
+    """Run all simulated sweeps with and without early stops.
+
+    Prints a table, and writes the record.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--methods", nargs="+", default=["Random", "Protein"], choices=BUDGETS)
@@ -184,7 +219,7 @@ def main() -> None:
 def row(
     surface: str, method: str, name: str, sweeps_by_case: dict[str, list[Sweep]], budget: float
 ) -> str:
-    """Return a line of the Markdown table."""
+    """Return a line of the Markdown table of early stops: best scores, saved time, ended runs."""
     sweeps = sweeps_by_case[name]
     best = ", ".join(f"{mean_best(sweeps, fraction * budget):.3f}" for fraction in BUDGET_FRACTIONS)
     saving = f"{saved(sweeps_by_case['to their ends'], sweeps, budget):.0%}"
@@ -194,7 +229,10 @@ def row(
 
 
 def write(path: Path, sweeps_by_name: dict[str, dict[str, list[Sweep]]]) -> None:
-    """Write all sweeps to a file. Curves only contain the points where the best score changed."""
+    """Write the results of all simulated sweeps to a file.
+
+    Curves only contain the points where the best score changed.
+    """
 
     def to_record(each: Sweep) -> dict[str, object]:
         points = [(round(spent, 1), round(best, 4)) for spent, best in each.curve]

@@ -43,7 +43,7 @@ GRID = np.geomspace(0.01, 1.0, 41)  # of max_suggestion_cost
 
 
 class Surface(NamedTuple):
-    """A synthetic surface, which gives the scores and costs of runs without training.
+    """A synthetic search space with functions that give scores and costs of runs, untrained.
 
     Args:
         space: Search space.
@@ -94,7 +94,7 @@ MANY = tuple(_parameter(f"env.p{i}", "uniform", 0.0, 1.0, default=0.4) for i in 
 
 
 def _curve(values: dict[str, float], steps: float) -> float:
-    """Return the score of a saturating learning curve, 0 to 1.
+    """Return the score of simulated hyperparameters and steps: a saturating curve, 0 to 1.
 
     Near the best values, the curve rises earlier and higher.
     """
@@ -113,7 +113,7 @@ def _curve_seconds(values: dict[str, float]) -> float:
 
 
 def _cliffs(values: dict[str, float], steps: float) -> float:
-    """Return the score of a surface with two peaks, a ridge, and a region where runs fail (NaN)."""
+    """Return the score of simulated hyperparameters, with two peaks, a ridge and failures (NaN)."""
     rate = math.log10(values["train.learning_rate"])
     p = [values[f"env.p{i}"] for i in range(4)]
     if rate > -1.6 and p[0] > 0.5:
@@ -125,7 +125,7 @@ def _cliffs(values: dict[str, float], steps: float) -> float:
 
 
 def surfaces() -> dict[str, Surface]:
-    """Return all surfaces by name."""
+    """Return all synthetic surfaces on which sweep methods are compared, by name."""
     curves = Surface(Space((LENGTH, *MATTER, *REST)), _curve, _curve_seconds, 600.0, 4000.0)
     cliffs = Surface(Space((LENGTH, *MATTER[:4], *MANY)), _cliffs, lambda _: 1.0, 600.0, 4000.0)
     equal = Surface(Space((*MATTER[:5], *REST)), _equal, lambda _: 1.0, 600.0, 40 * 100.0)
@@ -139,7 +139,7 @@ def _equal(values: dict[str, float], steps: float) -> float:
 
 
 def _edge(values: dict[str, float], steps: float) -> float:
-    """Return the score of ``_curve``, changed so that the best values are at ends of their ranges.
+    """Return a simulated score whose best hyperparameters are at the ends of their ranges.
 
     The best gamma is the largest one, and the best entropy bonus the smallest one.
     """
@@ -149,7 +149,7 @@ def _edge(values: dict[str, float], steps: float) -> float:
 
 
 def _plateau(values: dict[str, float], steps: float) -> float:
-    """Return the score of a surface that is about 0 unless five values are near their best ones.
+    """Return a simulated score that is about 0 unless five hyperparameters are near their best.
 
     It resembles tasks with sparse rewards.
     """
@@ -162,7 +162,7 @@ def _plateau(values: dict[str, float], steps: float) -> float:
 
 
 class Point(NamedTuple):
-    """A point of a run's curve: noisy score, true score, and seconds so far."""
+    """A point of a simulated run's learning curve: noisy score, true score, and seconds so far."""
 
     noisy: float
     true: float
@@ -170,7 +170,7 @@ class Point(NamedTuple):
 
 
 class Tpe:
-    """Optuna's TPE with the interface of our methods.
+    """Optuna's TPE search method, with the interface of puffer_mlx's sweep methods.
 
     Args:
         space: Search space.
@@ -217,7 +217,7 @@ METHODS = ("Protein", "upstream", "ParetoGenetic", "Random", "TPE", "TPE, costs"
 
 
 def make(name: str, space: Space, most: float, seed: int) -> Any:
-    """Create a sweep method.
+    """Create a sweep method, such as random search or Protein, by its name.
 
     Args:
         name: Name in ``METHODS``.
@@ -234,7 +234,7 @@ def make(name: str, space: Space, most: float, seed: int) -> Any:
 
 
 def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list[Point]:
-    """Simulate one run on a surface. Returns the points of its curve."""
+    """Simulate one training run on a synthetic surface. Returns the points of its curve."""
     values: dict[str, float] = dict(surface.space.to_values(vector))
     steps = surface.steps or values[TIMESTEPS]
     fractions = [1.0] if surface.steps else POINTS
@@ -248,7 +248,10 @@ def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list
 
 
 def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, float]:
-    """Run one sweep with a budget of seconds or runs. Returns best, front and number of runs."""
+    """Simulate one sweep with a budget of seconds or runs.
+
+    Returns the best score, the mean of best scores over costs, and the number of runs.
+    """
     method, draw = make(name, surface.space, surface.most, seed), np.random.default_rng([seed, 99])
     space, all_points, spent, runs = surface.space, [], 0.0, 0
     vector = space.round_vectors(space.default[None])[0]
@@ -278,18 +281,21 @@ def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, fl
 
 
 def chosen(points: list[Point], most: float) -> float:
-    """Return the true score of the point with the best noisy score within a cost; 0 without any."""
+    """Return the true score of the affordable point with the best noisy score; 0 without any.
+
+    A point is affordable if it costs at most ``most``.
+    """
     affordable = [point for point in points if point.cost <= most]
     return max(affordable, key=lambda point: point.noisy).true if affordable else 0.0
 
 
 def front(points: list[Point], surface: Surface) -> float:
-    """Return the mean of the best scores over increasing costs."""
+    """Return the best scores that a sweep found, averaged over increasing limits of cost."""
     return statistics.fmean(chosen(points, fraction * surface.most) for fraction in GRID)
 
 
 def main() -> None:
-    """Run all sweeps, print a table, and write the record."""
+    """Compare sweep methods on synthetic surfaces, print a table, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)

@@ -60,7 +60,7 @@ COMMON_OPTIONS = [
 
 
 class Task(NamedTuple):
-    """A task to train, and its search space.
+    """A task to train in sweeps, and its search space.
 
     Args:
         arguments: Options of the command line.
@@ -74,7 +74,7 @@ class Task(NamedTuple):
 
 
 def tasks() -> dict[str, Task]:
-    """Return all tasks by name."""
+    """Return all tasks on which sweep methods are compared, by name."""
     cartpole = ["cartpole", "--vec.total-agents", "64", "--train.minibatch-size", "512"]
     breakout = ["breakout-fast", "--vec.total-agents", "128", "--train.minibatch-size", "1024"]
     breakout += ["--train.replay-ratio", "1"]
@@ -112,7 +112,7 @@ def _task(arguments: list[str], min_steps: float, max_steps: float, budget: floa
 
 
 class Sweep(NamedTuple):
-    """A sweep to run: names of the task and the method, and the seed."""
+    """A sweep to run: names of the training task and the search method, and the seed."""
 
     task: str
     method: str
@@ -182,7 +182,7 @@ def points(records: list[tuple[float, float, float, float]]) -> list[list[float]
 def sweep(
     sweep_id: Sweep, budget: float, deadline: float, report: Callable[[Runs, bool], None]
 ) -> None:
-    """Run one sweep.
+    """Run one sweep that trains in this process, until its budget or the deadline.
 
     Args:
         sweep_id: Task, method and seed.
@@ -226,13 +226,13 @@ def sweep(
 
 
 def chosen(runs: Runs, spent: float) -> dict[str, Any] | None:
-    """Return the best of the runs that ended within some CPU-seconds, or None without such runs."""
+    """Return the best run of a sweep that ended within some CPU-seconds, or None without any."""
     finished = [run for run in runs if run["points"] and run["spent"] <= spent]
     return max(finished, key=lambda run: run["points"][-1][0], default=None)
 
 
 def area(runs: Runs, spent: float) -> float:
-    """Return the best score so far, averaged over CPU-seconds; it is 0 before the first run."""
+    """Return a sweep's best score so far, averaged over CPU-seconds; 0 before the first run."""
     at, best, total = 0.0, 0.0, 0.0
     for run in runs:
         upto = min(run["spent"], spent)
@@ -244,7 +244,7 @@ def area(runs: Runs, spent: float) -> float:
 
 
 def work(sweep_id: Sweep, budget: float, deadline: float, results_queue: Any) -> None:
-    """Run one sweep in this process, and put its runs into a queue."""
+    """Run one sweep in this process, and put its runs into a queue for the main process."""
     sweep(sweep_id, budget, deadline, lambda runs, over: results_queue.put((sweep_id, runs, over)))
 
 
@@ -303,7 +303,7 @@ def main() -> None:
 
 
 def write(options: argparse.Namespace, runs_by_sweep: dict[Sweep, Runs], seconds: float) -> None:
-    """Write all runs of all sweeps to a file."""
+    """Write all runs of all sweeps to a JSON file, if ``--json`` names one."""
     if not options.json:
         return
     record = {
@@ -320,7 +320,7 @@ def write(options: argparse.Namespace, runs_by_sweep: dict[Sweep, Runs], seconds
 
 
 def table(options: argparse.Namespace, runs_by_sweep: dict[Sweep, Runs]) -> None:
-    """Print a table of the results at the CPU-seconds that all sweeps of a task have spent."""
+    """Print a table that compares the sweep methods on each task, at equal CPU-seconds."""
     print("| task | method | best | again | area | runs | sweeps |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for task in options.tasks:

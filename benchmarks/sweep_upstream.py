@@ -24,7 +24,7 @@ OPTIMIZER_STEPS, LEARNING_RATE, RESET_INTERVAL = 50, 1e-3, 50
 
 
 class WarmModel:
-    """A Gaussian process that is fitted further at each call, continuing with Adam's state."""
+    """A Gaussian process that each fit trains further from the last, keeping Adam's moments."""
 
     def __init__(self, dimensions: int) -> None:
         self.raw = np.zeros(dimensions + 4)
@@ -55,7 +55,10 @@ class WarmModel:
 
 
 class UpstreamProtein(Protein):
-    """PufferLib's Protein. Failed runs are treated as in ours; upstream needs downsample = 1."""
+    """PufferLib's search method Protein, for comparison with ours.
+
+    Failed runs are treated as in ours; upstream needs downsample = 1.
+    """
 
     def __init__(self, space: Space, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, settings, seed)

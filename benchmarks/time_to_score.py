@@ -34,12 +34,23 @@ SCORED_EPISODES = 100  # over which the score is averaged
 def first_reached(
     records: list[dict[str, float]], name: str, score: float
 ) -> dict[str, float] | None:
-    """Return the first record at which the mean of the last 100 episodes reached the score.
+    """Return the first log record at which a run's mean score reached a score, or None.
 
-    Args:
-        records: Records of the training epochs.
-        name: Name of the score in records.
-        score: Score to reach.
+        The mean is over the last 100 episodes.
+
+    <<<<<<<
+    score.
+
+        Args:
+            records: Records of the training epochs.
+            name: Name of the score in records.
+            score: Score to reach.
+
+    |||||||
+    score.
+    =======
+
+    >>>>>>>
     """
     recent: list[tuple[float, float]] = []  # mean score and number of episodes, the newest last
     for record in records:
@@ -55,7 +66,7 @@ def first_reached(
 
 
 def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
-    """Train one complete run. Returns its times and scores."""
+    """Train a configuration once, completely. Returns the times to a score, and the scores."""
     arguments = [task, "--seed", str(seed), "--vec.seed", str(1000 * seed), *more]
     load, began = os.getloadavg()[0], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +94,7 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
 
 
 def describe_run(task: str, row: dict[str, Any]) -> str:
-    """Describe the results of a run in one line."""
+    """Return one line of text about a run: when it reached the score, and the final score."""
     seconds = row["reached, s"]
     when = (
         f"after {seconds:6.1f} s, {row['reached, steps']:,} steps" if seconds else "never reached"
@@ -98,7 +109,7 @@ def describe_run(task: str, row: dict[str, Any]) -> str:
 
 @with_exit_code
 def main(argv: list[str]) -> None:
-    """Run the requested configurations and write the record."""
+    """Train the requested configurations with all seeds, and write the record of their times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", metavar="NAME", help="configuration, as for train.py")
     parser.add_argument("--score", type=float, default=860.0, help="score to reach (860)")

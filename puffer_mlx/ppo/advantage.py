@@ -20,7 +20,7 @@ KERNEL = Implementation(("ppo.advantage",), "the kernel of advantages", gpu=laun
 
 
 class Discounts(NamedTuple):
-    """Constant coefficients of the advantages: discounts, clips, formula."""
+    """Constant coefficients for computing advantages: discounts, clips and name of the formula."""
 
     gamma: float
     gae_lambda: float

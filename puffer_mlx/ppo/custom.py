@@ -163,7 +163,11 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
     name = f"train.advantage {config.train.advantage}"
 
     def checked(values: mx.array, *arrays: Any, **coefficients: Any) -> mx.array:
-        """Call the custom function and check its result."""
+        """Call a custom advantage function, and return its result as float32.
+
+        Raises:
+            UserError: If the result isn't an array with one advantage for each value.
+        """
         result = function(values, *arrays, **coefficients)
         _check_array(name, "as advantages", result, values.shape, "one for each value")
         return result.astype(mx.float32)

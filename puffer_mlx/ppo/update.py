@@ -88,7 +88,7 @@ def compile_update(
 
 
 class TooLarge(Exception):
-    """Raised if an epoch's activations may take more than an eighth of the GPU's memory."""
+    """Error: an epoch's activations may take more than an eighth of the GPU's memory."""
 
 
 def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> UpdateFunctions:
@@ -206,7 +206,7 @@ def _with_rewards(arguments: tuple) -> tuple:
 
 
 def _with_gradients(arguments: tuple) -> tuple:
-    """Replace the gradients in the arguments of ``optimise`` by normal random numbers.
+    """Replace the gradients in the arguments of the optimizer's step by normal random numbers.
 
     A minibatch's gradients may be matrices of low rank. Muon multiplies singular values near 0 by
     several hundred, so rounding to bf16 would change the step considerably.

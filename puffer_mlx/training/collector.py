@@ -174,7 +174,10 @@ class Collector:
         self.states = states
 
     def _streams(self) -> list[mx.Stream]:
-        """Return the MLX streams for acting. Call this in the thread that collects."""
+        """Return the MLX streams on which the policy acts in rollouts.
+
+        Call this in the thread that collects.
+        """
         return acting_streams(self.placement.rollout, self.cores, self.vec.num_groups)
 
     def restore(self, states: list[Any], carry: dict[str, mx.array]) -> None:
@@ -248,7 +251,7 @@ class Collector:
         return rollout
 
     def _wait(self, rollout: Rollout) -> None:
-        """Wait until the second thread has collected a rollout."""
+        """Wait until the second thread has collected a rollout. Raises the error if it failed."""
         if self._future is None:  # An earlier attempt to collect the rollout has failed.
             self._future = rollout_worker().submit(partial(self._collect, rollout))
         future = self._future
@@ -329,7 +332,7 @@ class Collector:
             rollout.remaining_seconds = max(0.0, self._seconds - rollout.seconds)
 
     def _reset_opponents(self, fresh: Collection[int]) -> list[Any]:
-        """Return the recurrent states of all groups, reset for the opponents in ``fresh``."""
+        """Return all groups' recurrent states, reset for the opponents in ``fresh``."""
         if self._assignment is None or not fresh:
             return self.states
         is_fresh = np.isin(self._assignment.policy, list(fresh))
@@ -347,7 +350,10 @@ class Collector:
     # Subclasses implement the following methods for their environments.
 
     def _choose_acting(self, inputs: Acting) -> None:
-        """Choose the implementation of acting; set ``bootstraps`` and ``launches_ahead``."""
+        """Choose how the policy's steps are computed in rollouts, before the first rollout.
+
+        Sets ``acting``, ``bootstraps`` and ``launches_ahead``. Subclasses implement this.
+        """
         raise NotImplementedError
 
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[Any]:

@@ -25,7 +25,7 @@ PROGRESS_MIN_SECONDS = 1.0
 def make_collector(
     inputs: Acting, placement: Placement, timer: PhaseTimer, ranks: SingleProcess = SINGLE_PROCESS
 ) -> Collector:
-    """Return the rollout collector for environments on the host or on a GPU: see ``Collector``."""
+    """Return a rollout collector: one for environments on the host, or one for those on a GPU."""
     if placement.gpu_rollouts is None:
         return HostCollector(inputs, inputs.vec, placement, timer, ranks)
     native = cast(NativeVec, inputs.vec)  # GPUs step only native environments
@@ -46,7 +46,10 @@ class HostCollector(Collector):
     _marked: RolloutBuffer | None = None  # buffer from which ``progress`` is read
 
     def _choose_acting(self, inputs: Acting) -> None:
-        """Choose the implementation of acting; set ``bootstraps`` by the environments' reports."""
+        """Choose how the policy's steps are computed in rollouts on the host, and set ``acting``.
+
+        Also sets ``bootstraps``: whether the environments report final observations without a row.
+        """
         config, vec, policy, assignment = inputs
         # The environments if they report final observations without a row, else None.
         self._last_observations = env_with_final_observations(config, vec)
@@ -95,7 +98,10 @@ class HostCollector(Collector):
         return after
 
     def _snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Save the environments' state. Returns a function that returns this state, or None."""
+        """Save the environments' state before a rollout.
+
+        Returns a function that returns this state, or None if the environments can't save it.
+        """
         if isinstance(self.vec, TakesSnapshots):
             return self.vec.snapshot()
         state = self.vec.state()
@@ -151,7 +157,7 @@ class DeviceCollector(Collector):
     vec: EnvironmentsOnGPU
 
     def _choose_acting(self, inputs: Acting) -> None:
-        """Create the object that runs rollouts on the GPU, and set ``launches_ahead``.
+        """Create the object that runs rollouts on the GPU, and set if they may be launched ahead.
 
         Macs never launch a rollout ahead, because macOS may stop a launch.
         """
@@ -185,7 +191,7 @@ class DeviceCollector(Collector):
         return None if stepped is None else self.vec.state_of(stepped)
 
     def read(self, rollout: Rollout) -> None:
-        """Read a rollout's logs from the GPU, if ``take`` didn't wait for them."""
+        """Wait for the logs of a rollout on the GPU, if not done yet, and store them in it."""
         if rollout.gpu_log is not None:
             rollout.logs = self.vec.read(rollout.gpu_log)
             rollout.gpu_log = None

@@ -41,7 +41,10 @@ SMALL_POOL_SIZE = 10  # In a smaller pool, the learner's weights join when an op
 
 
 class Puffer4(NamedTuple):
-    """PufferLib 4.0's rules for the pool and the opponents. The fields are keys of [selfplay]."""
+    """PufferLib 4.0's self-play rules: when to add weights to the pool and to replace opponents.
+
+    The fields are keys of [selfplay].
+    """
 
     max_size: int
     swap_winrate: float
@@ -50,7 +53,7 @@ class Puffer4(NamedTuple):
     opp_timeout_steps: int  # 0: never
 
     def decide(self, table: LeagueTable, tags: np.ndarray, step: int, weights: Any) -> None:
-        """Update the pool and the opponents after a rollout's games were counted.
+        """Update the pool of earlier weights and the opponents, after games were counted.
 
         Args:
             table: Pool and opponents; changed in place.
@@ -82,20 +85,23 @@ class Puffer4(NamedTuple):
         return rate is not None and opponent.games >= self.min_games and rate >= self.swap_winrate
 
     def _snapshot(self, table: LeagueTable, step: int, weights: Any) -> None:
-        """Add the learner's weights to the pool, and thin the pool if it is too large."""
+        """Add the learner's weights to the pool of opponents, and thin a pool that is too large."""
         table.pool = thin_pool([*table.pool, PoolEntry(weights, step, table.elo)], self.max_size)
         table.last_change_step = step
 
 
 class Puffer5(NamedTuple):
-    """PufferLib 5.0's rules for the pool and the opponents."""
+    """PufferLib 5.0's self-play rules: when to add weights to the pool and to replace opponents."""
 
     max_size: int
     interval: int  # steps of base.checkpoint_interval epochs; 0: never
     opp_timeout_steps: int  # 0: never
 
     def decide(self, table: LeagueTable, tags: np.ndarray, step: int, weights: Any) -> None:
-        """Update the pool and the opponents after a rollout: see ``Puffer4.decide``."""
+        """Add weights to the pool and replace opponents, when PufferLib 5.0's rules require it.
+
+        Arguments as of ``Puffer4.decide``.
+        """
         if self.interval and step and step % self.interval == 0:
             table.pool = [*table.pool, PoolEntry(weights, step, table.elo)][-self.max_size :]
         if _due(step, table.last_change_step, self.opp_timeout_steps):
@@ -188,7 +194,10 @@ class League:
 
 
 def _logs(table: LeagueTable) -> Logs:
-    """Return the league's metrics by name. Opponents are called banks, from 0, as in PufferLib."""
+    """Return the self-play metrics of a league by name.
+
+    Opponents are called banks, numbered from 0, as in PufferLib.
+    """
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
     by_name: dict[str, list[float]] = {}
     for b, opponent in enumerate(table.opponents):

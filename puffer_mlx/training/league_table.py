@@ -286,7 +286,10 @@ def _check_values(values: dict[str, Any]) -> None:
 
 
 def _restore_opponent(entries: list[PoolEntry], fields: dict[str, Any]) -> Opponent:
-    """Return an opponent from its JSON values. ``entries`` are all entries of the saved league."""
+    """Return an opponent, made from the JSON values that a checkpoint contains.
+
+    ``entries`` are all entries of the saved league.
+    """
     pending = None if fields["pending"] is None else entries[fields["pending"]]
     attributes = {name: fields[name] for name in SAVED_ATTRIBUTES}
     return Opponent(entries[fields["entry"]], pending=pending, **attributes)

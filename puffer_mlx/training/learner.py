@@ -161,7 +161,7 @@ class Learner:
         return update
 
     def draw(self, key: mx.array) -> tuple[mx.array, mx.array | None]:
-        """Return an update's random numbers for the algorithm, and its RPO noise or None."""
+        """Return an update's random numbers for choosing minibatches, and RPO's noise or None."""
         draws = self.algorithm.draws(key)
         train = self.local.train
         if not train.rpo_alpha:
@@ -228,7 +228,7 @@ class Update:
         self._prepared_by = threading.current_thread()
 
     def is_for(self, rollout: Rollout, state_before: TrainState, scheduled: Scheduled) -> bool:
-        """Return True if the update was prepared for these arguments, by the calling thread.
+        """Return True if this prepared update is for these arguments and the calling thread.
 
         A thread can't evaluate another thread's lazy arrays.
         """
@@ -287,7 +287,10 @@ class Update:
                 self._retry(error)
 
     def _epoch(self, fields: Fields) -> Epoch:
-        """Return the inputs of the epoch's minibatches, from a rollout's arrays by name."""
+        """Return the inputs from which the minibatches of this update are made.
+
+        ``fields`` are a rollout's arrays by name.
+        """
         learner = self.learner
         final_observations = self.rollout.buffer.final_observation_rows
         if learner.trained_agents is not None:
@@ -304,7 +307,7 @@ class Update:
         )
 
     def _copied_fields(self) -> Fields:
-        """Return the rollout's arrays by name, copied to the training device if necessary."""
+        """Return the arrays of this update's rollout by name, on the device that trains."""
         fields = self.rollout.buffer.fields
         if self.learner.reader.copies:
             fields = self.learner.reader.copy(fields)
@@ -322,13 +325,16 @@ class Update:
 
     @property
     def progress(self) -> float | None:
-        """Submitted fraction of the minibatches, or None when all are submitted together."""
+        """Submitted fraction of this update's minibatches; None if all are submitted together."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
         return len(self.results.minibatches) / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
-        """Return True if the epoch may be compiled as one function (``build_graph`` may refuse)."""
+        """Return True if all minibatches of this update may be compiled as one function.
+
+        ``build_graph`` may still refuse.
+        """
         return (
             self.learner.graph is not None
             and backend() == "cuda"

@@ -83,7 +83,7 @@ class Placement:
 
     @property
     def rollout_device(self) -> str:
-        """The value of ``train.rollout_device`` that means this placement."""
+        """Value of ``train.rollout_device`` that selects this placement of acting and training."""
         return GPU_ENVS if self.gpu_rollouts else kind(self.rollout)
 
     @property
@@ -100,7 +100,7 @@ class Placement:
 
     @property
     def needs_recompute(self) -> bool:
-        """True if acting rounds differently, so that training recomputes log-probabilities."""
+        """True if acting rounds differently: training then recomputes log-probabilities."""
         if self.gpu_rollouts is not None and self.rollout == self.learner:
             return self.gpu_rollouts.precision(self.agents) != self.precision
         return self.rollout != self.learner or self.acting_precision != self.precision

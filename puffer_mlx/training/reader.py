@@ -74,7 +74,7 @@ class TrainedAgents:
         return None if final_observations is None else final_observations[:, self.rows]
 
     def states(self, states: Any) -> Any:
-        """Return a rollout's initial recurrent states for the selected agents, from all agents'."""
+        """Return the initial recurrent states of the selected agents, from those of all agents."""
         if self._trains_opponents:
             is_opponent = self._opponents[:, None]
             states = tree_map(lambda a: mx.where(is_opponent, mx.zeros_like(a), a), states)
@@ -136,7 +136,7 @@ class Reader:
         self.copies = bool(self._from_host or trained_agents)
 
     def copy(self, fields: Fields) -> Fields:
-        """Copy a rollout's arrays for the agents to train on to the training device."""
+        """Return a rollout's arrays for the agents to train on, copied to the training device."""
         with building:
             fields = for_gpu(fields) if self._from_host else fields
             return fields if self._trained_agents is None else self._trained_agents.fields(fields)

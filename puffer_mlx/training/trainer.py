@@ -51,7 +51,7 @@ RECORDED_AGENTS = 16
 
 
 class Trains(Protocol):
-    """A trainer as displays and players of policies see it."""
+    """Interface of a trainer for displays and for programs that play policies."""
 
     config: Config
     vec: VecEnv
@@ -323,7 +323,7 @@ class Trainer:
 
     @property
     def acts_in_c(self) -> bool:
-        """True if one call of C collects a rollout, including the policy's steps."""
+        """True if one call of a C function collects a rollout, including the policy's steps."""
         return self.collector.acting.in_c
 
     @property
@@ -351,7 +351,7 @@ class Trainer:
         return buffer.observations[: buffer.horizon, :RECORDED_AGENTS]
 
     def _stopped(self) -> bool:
-        """Return True if ``stop`` is set on any rank.
+        """Return True if ``stop`` is set on any process of the run.
 
         ``stop`` is never reset here, because a signal handler may set it during the vote. The next
         vote then uses it.

@@ -32,7 +32,9 @@ from puffer_mlx.system.devices import building
 
 
 class AlgorithmStep(NamedTuple):
-    """A function of an algorithm, with its profiling phase: see ``Epoch.run``.
+    """A function that a training algorithm runs during an epoch, with its profiling phase.
+
+    ``Epoch.run`` calls the function and charges its time to the phase.
 
     Args:
         function: maps arrays and trees of arrays to an array or a tree of arrays.
@@ -60,7 +62,7 @@ class Scheduled(NamedTuple):
     """Coefficients of the loss with a custom schedule, by name. They replace the constants."""
 
     def as_arrays(self) -> "Scheduled":
-        """Return these coefficients of an epoch with each float converted to a scalar array."""
+        """Return a copy of the epoch's coefficients, each float converted to a scalar array."""
         return tree_map(mx.array, self)
 
 
@@ -96,7 +98,7 @@ class Epoch:
     trained: tuple[mx.array, ...] = ()
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Call a function of ``UpdateFunctions.steps`` by name, and measure its time."""
+        """Call the algorithm's function of this name, measure its time, and return its result."""
         step = self.functions.steps[name]
         with building:
             result = step.function(*arguments)

@@ -44,7 +44,10 @@ FACTS = Facts(
 
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
-    """Return the standard PPO algorithm for a policy: see ``algorithms.make``."""
+    """Return the standard PPO algorithm, which trains in shuffled passes over a rollout.
+
+    Arguments as of ``algorithms.make``.
+    """
     train = config.train
     K = config.minibatches
     if policy.is_recurrent:

@@ -36,7 +36,10 @@ FACTS = Facts(
 
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
-    """Return PufferLib 4.0's algorithm for a policy: see ``algorithms.make``."""
+    """Return PufferLib 4.0's training algorithm, which samples agents by priority.
+
+    Arguments as of ``algorithms.make``.
+    """
     train = config.train
     shape = config.minibatches, config.segments
     function = find_advantages(config)
@@ -61,7 +64,9 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
 
 
 def _verified_targets(_: tuple, targets: tuple) -> tuple:
-    """Replace the last array of the step "targets" by its magnitudes summed over time.
+    """Return the targets with the advantages, the last array, replaced by sums over time.
+
+    The sums are of the advantages' magnitudes.
 
     Some implementations return only these sums, so verification compares the sums.
     """

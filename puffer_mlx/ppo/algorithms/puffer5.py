@@ -42,7 +42,10 @@ FACTS = Facts(
 
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
-    """Return PufferLib 5.0's algorithm for a policy: see ``algorithms.make``."""
+    """Return PufferLib 5.0's training algorithm, which takes agents in order.
+
+    It recomputes the advantages of each minibatch. Arguments as of ``algorithms.make``.
+    """
     train = config.train
     coefficients = discounts(train)
     function = find_advantages(config)

@@ -53,7 +53,7 @@ def advantage_moments(adv: mx.array) -> mx.array:
 
 
 class ActionInputs(NamedTuple):
-    """Kernel inputs that depend on the action space: decoder, actions, masks."""
+    """Decoder, actions and action masks: inputs of PPO's loss kernels that vary by action space."""
 
     decoder: Decoder
     actions: mx.array
@@ -216,7 +216,7 @@ def _is_one(scalar: mx.array) -> bool:
 
 
 def launch_moments(adv: mx.array) -> mx.array:
-    """Compute the moments of advantages (``advantage_moments``) in one launch."""
+    """Return count, mean and squared deviations of groups of advantages, from one GPU launch."""
     groups = min(MAX_GROUPS, _blocks(adv.size))
     inputs = {"adv": adv, "shape": {"n": adv.size, "G": groups}}
     shapes = {"moments": (3, groups)}

@@ -23,7 +23,7 @@ struct ColumnOfLogits {
   FUNCTION float probability(uint, float logp) const { return exp(logp); }
 };
 
-// Return the number of standard deviations from the mean to the action.
+// Return the distance of a continuous action from the policy's mean, in standard deviations.
 FUNCTION float distance_of(float action, float mean, float limit, float logstd) {
   return (action - within(mean, limit)) * exp(-logstd);
 }

@@ -18,8 +18,8 @@ struct PPOTerms {
   float policy, square, old_kl, kl, is_clipped;  // terms of the metrics, where `square` is twice the value loss
 };
 
-// Compute one sample's terms. neg_advantage: the weighted, normalized advantage times -1. base: return minus advantage, which is
-// old_value, or value if advantages are recomputed.
+// Compute one sample's terms of PPO's loss and metrics, and store them in `terms`. neg_advantage: the weighted, normalized
+// advantage times -1. base: return minus advantage, which is old_value, or value if advantages are recomputed.
 FUNCTION void ppo_terms(float logprob, float old_logprob, float neg_advantage, float value, float old_value, float base,
                         float advantage, IN_THREAD const PPOCoefficients& by, IN_THREAD PPOTerms& terms) {
   float logratio = logprob - old_logprob, ratio = exp(logratio);

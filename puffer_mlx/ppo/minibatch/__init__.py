@@ -176,7 +176,10 @@ def with_fused_gradients(
         scale: mx.array,
         scheduled: Mapping[str, mx.array] = {},
     ) -> tuple:
-        """Compute a minibatch's results and gradients; arguments and results as of ``plain``."""
+        """Return a minibatch's results and gradients, from a fused kernel if possible.
+
+        Otherwise calls ``plain``, which has the same arguments and results.
+        """
         if not supports_fused(policy, precision, spec, one_launch):
             return plain(weights, batch, ent_coef, scale, scheduled)
         assert spec is not None
@@ -339,7 +342,11 @@ def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
 
 
 def _candidates(T: int, S: int, bf16: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Yield possible values of the kernel's STEPS, SEGMENTS, ALL and KEPT, the fastest first."""
+    """Yield sizes to try for a thread block of the minibatch kernel, the fastest first.
+
+    Each tuple has the kernel's constants STEPS and SEGMENTS (steps and segments that a block
+    processes), ALL (1 to cache all layers' activations) and KEPT (which weights to cache).
+    """
     caches = [(1, 3), (0, 3)]  # values of (ALL, KEPT)
     if not bf16:  # In 16 bits, all weights must be in shared memory.
         caches += [(0, 2), (0, 1), (0, 0)]

@@ -6,7 +6,8 @@
 #include "advantages/step.metal.h"
 #include "gpu/matrix.metal.h"
 
-// Return the sample index of a chunk's row, in arrays (T, S).
+// Return the index, in arrays (T, S), of the sample that a thread block processes in a row of a chunk (some steps of some
+// segments).
 template <int SEGMENTS, int STEPS>
 FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
   return (uint)(chunk * STEPS + row / SEGMENTS) * S + segment + (uint)(row % SEGMENTS);
@@ -52,7 +53,8 @@ struct BlockRows {
   FUNCTION uint sample(int row, int chunk, uint segment) const { return sample_of<SEGMENTS, STEPS>(row, chunk, segment, S); }
 };
 
-// Load a chunk's actions, `not_done` and targets. Unless LIVE, adv_or_rewards contains advantages and weight_or_terminals their weights.
+// Load the actions, `not_done` and loss targets of a chunk (some steps of some segments) into shared memory. Unless LIVE,
+// adv_or_rewards contains advantages and weight_or_terminals their weights.
 template <class Block>
 FUNCTION void load_rows(IN_THREAD const Block& rows, int chunk, uint segment, IN_DEVICE const float* actions,
                         IN_DEVICE const float* not_done, uint not_done_step, IN_DEVICE const float* old_logprob,
@@ -68,7 +70,8 @@ FUNCTION void load_rows(IN_THREAD const Block& rows, int chunk, uint segment, IN
   }
 }
 
-// Load the rewards, terminals and final observations of all steps, for live advantages. final_observations is read if has_final.
+// Load the rewards, terminals and final observations of all steps into shared memory, to recompute advantages from new values.
+// final_observations is read if has_final.
 template <class Block, class FinalObservations>
 FUNCTION void load_rewards(IN_THREAD const Block& rows, uint segment, IN_DEVICE const float* rewards,
                            IN_DEVICE const float* terminals, FinalObservations final_observations, bool has_final) {
@@ -80,7 +83,7 @@ FUNCTION void load_rewards(IN_THREAD const Block& rows, uint segment, IN_DEVICE 
   }
 }
 
-// Store the values of a chunk's rows for live advantages, and the ratios of new to old probabilities.
+// Store the new values of a chunk's samples, and the ratios of new to old probabilities, in shared memory, to recompute advantages.
 template <class Block, class Deviations>
 FUNCTION void store_values(IN_THREAD const Block& rows, int chunk, uint segment, bool has_ratios, IN_DEVICE const uint8_t* masks,
                            Deviations logstd) {
@@ -98,7 +101,8 @@ FUNCTION void store_values(IN_THREAD const Block& rows, int chunk, uint segment,
   }
 }
 
-// Compute live advantages of all steps. All threads of the block must call this. It overwrites the ratios.
+// Recompute the advantages of a block's segments from new values and rewards in shared memory. All threads of the block must call
+// this. It overwrites the ratios.
 template <class Block>
 FUNCTION void live_advantages(IN_THREAD const Block& rows, IN_THREAD const Discounts& by) {
   constexpr int TIMES = Block::TIMES, SEGMENTS = Block::SEGMENTS;
@@ -189,7 +193,7 @@ FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&su
   if (item < ITEMS) add_product<EXACT, M, R, C, 8>(left, row, right, item % ACROSS * 8 * C, me, sums);
 }
 
-// Store the gradient of GATES stacked weights, without padding, as (GATES, rows, columns).
+// Write the gradient of GATES stacked weights from registers to device memory, without padding, as (GATES, rows, columns).
 template <int ROWS, int COLUMNS, int GATES, int R, int C>
 FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint me, IN_THREAD const float (&sums)[R][C][4]) {
   constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;

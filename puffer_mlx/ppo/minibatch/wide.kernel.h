@@ -26,7 +26,7 @@ FUNCTION Factors<Pointer> factors_of(Pointer xs, uint n) {
   return {xs, dus, dx, dys, dys + n * DY};
 }
 
-// Copy a block's rows from shared memory to the rows of the samples in device memory.
+// Copy the rows of a block's samples from shared memory to an array of all samples in device memory.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint segment, uint S, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -36,7 +36,7 @@ FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint se
   }
 }
 
-// Start copying the samples' rows from device memory to a block's rows in shared memory.
+// Start copying the rows of a block's samples from an array of all samples in device memory to shared memory.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows, uint segment, uint S, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -46,7 +46,8 @@ FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows,
   }
 }
 
-// Add du (64, 3H) times the weight (3H, H) to `to`. The weight's tiles (64, H) alternate between the buffers place0 and place1.
+// Add the gradient with respect to a layer's input to `to`: du (64, 3H), the gradient with respect to the layer's gates, times the
+// weight (3H, H). The weight's tiles (64, H) alternate between the buffers place0 and place1.
 template <int H, int THREADS, class Low>
 FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, Swizzled<Low, H> to, IN_SHARED Low* place0,
                           IN_SHARED Low* place1, uint me) {

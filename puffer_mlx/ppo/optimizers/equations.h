@@ -27,7 +27,7 @@ struct AdamStep {
   float clip, beta1, beta2, add1, add2, decayed, rate, root, eps;
 };
 
-// Update one weight and its moments with gradient g.
+// Make Adam's step for one weight w: update w and its moments m and v with the gradient g.
 FUNCTION void adam_move(IN_THREAD const AdamStep& by, float g, IN_THREAD float& w, IN_THREAD float& m, IN_THREAD float& v) {
   float gradient = by.clip * g;
   m = by.beta1 * m + by.add1 * gradient;
@@ -42,7 +42,7 @@ struct Quintic {
   float a, b, c;
 };
 
-// Update the momentum m. Returns the Nesterov update, which Muon orthogonalises.
+// Update one element m of Muon's momentum with the gradient g. Returns the Nesterov update, which Muon orthogonalises.
 FUNCTION float nesterov(float clip, float g, float beta, IN_THREAD float& m) {
   float gradient = clip * g;
   m = beta * m + gradient;
@@ -51,7 +51,7 @@ FUNCTION float nesterov(float clip, float g, float beta, IN_THREAD float& m) {
 
 FUNCTION float one_over_norm(float norm) { return 1.0f / (norm > 1e-7f ? norm : 1e-7f); }
 
-// Factor of the learning rate for a matrix (R, C), as in PufferLib.
+// Return the factor sqrt(max(1, R / C)) by which Muon multiplies the learning rate for a matrix (R, C), as in PufferLib.
 FUNCTION float muon_scale(float R, float C) { return sqrt(R > C ? R / C : 1.0f); }
 
 }  // namespace puffer

@@ -29,7 +29,8 @@ inline Clip clip_of(double sum_of_squares, float loss, float max_norm) {
   return clip_by(static_cast<float>(std::sqrt(sum_of_squares)), loss, max_norm);
 }
 
-// Check and concatenate the inputs of a step, all float32: trees, each with the shapes of the first tree (the weights), then scalars.
+// Check the inputs of an optimizer's step, all float32, and return them in one list: trees, each with the shapes of the first tree
+// (the weights), then scalars.
 inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& trees, const Arrays& scalars) {
   auto number = step + ": weights, gradients and state differ in number";
   Arrays inputs;
@@ -43,7 +44,7 @@ inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& tr
   return inputs;
 }
 
-// Return the shapes of a step's results: `trees` copies of the weights' shapes, then scalars.
+// Return the shapes of the results of an optimizer's step: `trees` copies of the weights' shapes, then scalars.
 inline std::vector<mx::Shape> step_shapes(const Arrays& weights, int trees, int scalars) {
   std::vector<mx::Shape> shapes;
   for (int tree = 0; tree < trees; ++tree)

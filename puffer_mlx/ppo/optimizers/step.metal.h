@@ -6,8 +6,8 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// Compute the clip from `count` groups of `each` sums of squares. All threads of a block must call this. Squares is a pointer type in
-// any address space.
+// Return the clip of an optimizer's step, the factor on the gradients, from `count` groups of `each` sums of their squares. All
+// threads of a block must call this. Squares is a pointer type in any address space.
 template <class Squares>
 FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256,
                       uint each = 1) {

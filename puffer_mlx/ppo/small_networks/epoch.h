@@ -37,8 +37,8 @@ class Gathered {
       : inputs_(inputs), heads_(heads), A_(A), x_(size_t(samples) * inputs), actions_(size_t(samples) * heads),
         targets_(size_t(samples) * 3), masks_(masked ? size_t(samples) * A : 0), n_(samples) {}
 
-  // Copy the samples `rows` of a rollout. The rollout's arrays are in[from] and the next inputs: observations (float32 or uint8),
-  // actions, log-probabilities, values, advantages and, if masked, masks.
+  // Gather a minibatch: copy the samples `rows` of a rollout into this object. The rollout's arrays are in[from] and the next
+  // inputs: observations (float32 or uint8), actions, log-probabilities, values, advantages and, if masked, masks.
   void take(const Buffers& in, int from, bool as_bytes, const int32_t* rows) {
     for (int i = 0; i < n_; ++i) {
       int64_t row = rows[i];

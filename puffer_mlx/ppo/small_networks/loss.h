@@ -71,7 +71,8 @@ class Likelihood {
   // Gradient of the log-probability with respect to logstd, (A,). The entropy's gradient with respect to logstd is 1.
   std::vector<float> by_logstd;
 
-  // Compute the attributes above for one sample. mask: null without masks.
+  // Compute log-probability, entropy and their gradients for the actions of one sample, and store them in this object's attributes.
+  // mask: null without masks.
   void compute(const float* outputs, const float* actions, const uint8_t* mask) {
     logprob = entropy = 0;
     continuous_ ? compute_continuous(outputs, actions) : compute_discrete(outputs, actions, mask);

@@ -46,7 +46,8 @@ class Tower {
     below_.resize(widest);
   }
 
-  // Compute the heads' columns of y (n, outputs) from x (n, inputs).
+  // Compute the forward pass of a tower (layers and heads) for n samples x (n, inputs), and write the heads' columns of y (n,
+  // outputs).
   void forward(const Tensors& tensors, const float* x, int n, float* y) {
     for (size_t l = 0; l < layers_.size(); ++l) {
       auto& layer = layers_[l];
@@ -61,8 +62,8 @@ class Tower {
       product(tensors, head.weight, head.row, head.bias, x, n, width, head.count, y + head.column, outputs_);
   }
 
-  // Compute the loss's gradients with respect to the tower's weights and biases, and store them in tensors.gradients. x: input of the
-  // previous `forward`. dy (n, outputs): gradients of the loss with respect to the outputs.
+  // Compute the loss's gradients with respect to the weights and biases of a tower (layers and heads), and store them in
+  // tensors.gradients. x: input of the previous `forward`. dy (n, outputs): gradients of the loss with respect to the outputs.
   void backward(const Tensors& tensors, const float* x, int n, const float* dy) {
     int width = layers_.back().width;
     const float* features = after_.back().data();
@@ -91,7 +92,8 @@ class Tower {
   }
 
  private:
-  // Compute y (n, M) = x (n, K) W^T + b. W: M rows of a weight, starting at `row`. Rows of y are `stride` elements apart.
+  // Compute a dense layer or head: y (n, M) = x (n, K) W^T + b. W: M rows of a weight, starting at `row`. Rows of y are `stride`
+  // elements apart.
   static void product(const Tensors& tensors, int weight, int row, int bias, const float* x, int n, int K, int M,
                       float* y, int stride) {
     for (int i = 0; bias >= 0 && i < n; ++i)
@@ -100,7 +102,8 @@ class Tower {
          y, stride);
   }
 
-  // Compute the gradients of `product` by W and b. Rows of dy (n, M) are `stride` elements apart.
+  // Compute the gradients of a dense layer or head with respect to its weight W and bias b. dy (n, M): gradients with respect to
+  // its outputs, with rows `stride` elements apart.
   static void weight_gradient(const Tensors& tensors, int weight, int row, int bias, const float* dy, int stride,
                               const float* x, int n, int K, int M) {
     gemm(kRowMajor, kTransposed, kAsIs, M, K, n, 1, dy, stride, x, K, 0,

@@ -22,7 +22,7 @@ struct AdamPart {
   int64_t first, count;
 };
 
-// Return the coefficients of a step. made: number of steps, including this one.
+// Return the coefficients of one step of Adam, such as its bias-corrected learning rate. made: number of steps, including this one.
 inline AdamStep adam_step_of(const AdamConfig& n, float clip, float lr, double made) {
   return {clip,
           float(n.beta1),
@@ -35,7 +35,7 @@ inline AdamStep adam_step_of(const AdamConfig& n, float clip, float lr, double m
           float(n.eps)};
 }
 
-// Compute new w, m and v from w, g, m and v, (count,) each.
+// Make Adam's step for one tensor: compute new weights w and moments m and v from w, gradients g, m and v, (count,) each.
 inline void adam_run(const AdamStep& by, const float* __restrict__ w, const float* __restrict__ g,
                      const float* __restrict__ m, const float* __restrict__ v, float* __restrict__ new_w,
                      float* __restrict__ new_m, float* __restrict__ new_v, int64_t count) {
@@ -48,15 +48,15 @@ inline void adam_run(const AdamStep& by, const float* __restrict__ w, const floa
   }
 }
 
-// Update w, m and v in place.
+// Make Adam's step for one tensor in place: update the weights w and the moments m and v, (count,) each, with gradients g.
 inline void adam_run(const AdamStep& by, float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
                      float* __restrict__ v, int64_t count) {
   for (int64_t i = 0; i < count; ++i) adam_move(by, g[i], w[i], m[i], v[i]);
 }
 
-// Make one step. weights, grads, momentum, second: trees of k arrays. made: number of previous steps. made, lr and loss are scalars.
-// Returns k weights, k first moments, k second moments, the number of steps () and ok (): 1, or 0 if nothing changed. The result
-// doesn't depend on the number of threads: elements are independent, and squares are summed in a fixed order.
+// Make one step of Adam. weights, grads, momentum, second: trees of k arrays. made: number of previous steps. made, lr and loss are
+// scalars. Returns k weights, k first moments, k second moments, the number of steps () and ok (): 1, or 0 if nothing changed. The
+// result doesn't depend on the number of threads: elements are independent, and squares are summed in a fixed order.
 inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Arrays& second,
                         const Array& made, const Array& lr, const Array& loss, float max_norm, double beta1,
                         double beta2, double eps, double decay) {

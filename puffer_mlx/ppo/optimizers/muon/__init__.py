@@ -168,7 +168,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Product(IntEnum):
-    """Matrix product that a launch of ``muon_product`` computes: see ``muon.metal.h``."""
+    """One of the three matrix products in a Newton-Schulz step of Muon, each a launch on a GPU."""
 
     GRAM = 0
     POLY = 1
@@ -176,7 +176,7 @@ class Product(IntEnum):
 
 
 class Matrix(NamedTuple):
-    """Shape of the matrix that orthogonalises a tensor's update; (0, 0) for a 1-d tensor."""
+    """Shape of the matrix as which a tensor's update is orthogonalised; (0, 0) for a 1-d tensor."""
 
     r: int  # the smaller dimension
     c: int
@@ -184,7 +184,7 @@ class Matrix(NamedTuple):
 
 
 class TensorLayout(NamedTuple):
-    """Offsets and matrix tiles of a network's tensors in the kernels' flat arrays."""
+    """Positions of a network's tensors in flat arrays, and the tiles of its matrices."""
 
     starts: tuple[int, ...]
     total: int
@@ -243,7 +243,7 @@ def tensor_layout(shapes: Shapes, separate_buffers: bool = False) -> TensorLayou
 
 
 def _tiles(matrices: Sequence[Matrix]) -> dict[Product, mx.array]:
-    """Return the tiles of each matrix product, as (tensor, first row, first column)."""
+    """Return, for each matrix product of Muon, its tiles as (tensor, first row, first column)."""
     square: list[int] = []  # tiles of gram and poly, on and below the diagonal
     full: list[int] = []  # tiles of x
     for t, (r, c, tall) in enumerate(matrices):
@@ -327,7 +327,10 @@ def _by_block(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tuple
 def _by_cluster(
     at: TensorLayout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
-    """Make Muon's step in one launch with ``cluster`` blocks per tensor: see ``_by_block``."""
+    """Make Muon's step in one launch with ``cluster`` blocks per tensor.
+
+    Returns flat weights, flat momentum, and a scalar: 1 if the weights were updated, else 0.
+    """
     flat = (at.total,)
     grams = (max(1, at.grams),)
     blocks = len(at.starts) * cluster

@@ -19,7 +19,7 @@ struct MuonConfig {
   std::vector<std::array<float, 3>> coefficients;  // see Quintic
 };
 
-// Move the singular values of x (R, C) close to 1, in place.
+// Orthogonalise the matrix x (R, C) approximately, in place: move its singular values close to 1, as Muon does with updates.
 inline void orthogonalise(float* x, int R, int C, const std::vector<std::array<float, 3>>& coefficients) {
   bool tall = R > C;
   int m = std::min(R, C);
@@ -46,7 +46,8 @@ inline void orthogonalise(float* x, int R, int C, const std::vector<std::array<f
   if (from != x) std::memcpy(x, from, sizeof(float) * size);
 }
 
-// Make one tensor's step: compute new w and m from w, g and m of shape (R, ...). R is 0 for 1-d tensors, which aren't orthogonalised.
+// Make Muon's step for one tensor: compute new weights and momentum from w, the gradient g and the momentum m of shape (R, ...). R
+// is 0 for 1-d tensors, which aren't orthogonalised.
 inline void muon_tensor(const float* w, const float* g, const float* m, float* new_w, float* new_m, int64_t size, int R,
                         float clip, float lr, const MuonConfig& config) {
   auto update = std::make_unique_for_overwrite<float[]>(size);
@@ -69,8 +70,8 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
   for (int64_t i = 0; i < size; ++i) new_w[i] = w[i] - scale * update[i];
 }
 
-// Make one step. weights, grads, momentum: trees of k arrays. lr and loss are scalars. Returns k weights, k momenta and ok (): 1, or 0
-// if nothing changed. Uses one thread per tensor.
+// Make one step of Muon. weights, grads, momentum: trees of k arrays. lr and loss are scalars. Returns k weights, k momenta and ok
+// (): 1, or 0 if nothing changed. Uses one thread per tensor.
 inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Array& lr,
                         const Array& loss, float max_norm, float beta, float decay,
                         std::vector<std::array<float, 3>> coefficients) {

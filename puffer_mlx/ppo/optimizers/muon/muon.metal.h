@@ -33,7 +33,7 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
   tensor.gram = tensors[at + 5];
 }
 
-// Store the new momentum of a tensor's element k. Returns element k of the update to orthogonalise.
+// Store the new momentum of a tensor's element k in Muon's step. Returns element k of the update to orthogonalise.
 FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD const Clip& clip, float beta,
                            IN_DEVICE const float* gradients, IN_DEVICE const float* momenta, IN_DEVICE float* momentum) {
   int e = tensor.start + k;
@@ -42,7 +42,7 @@ FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD cons
   return u;
 }
 
-// Return the weight w after an update by u. Matrices are scaled as in PufferLib.
+// Return the weight w after Muon's update u, with weight decay. Updates of matrices are scaled as in PufferLib.
 FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr, float decay) {
   float scale = tensor.tall ? muon_scale((float)tensor.c, (float)tensor.r) : 1.0f;
   return w * (1.0f - lr * decay) - lr * (scale * u);

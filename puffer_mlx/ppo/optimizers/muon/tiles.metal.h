@@ -31,7 +31,7 @@ FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, 
   }
 }
 
-// Write the lines of `fetch` to shared memory.
+// Write the lines of a matrix's tile that `fetch` has loaded into registers to shared memory.
 template <int COLUMNS, class Low>
 FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> tile, uint me) {
   const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
