@@ -55,24 +55,14 @@ class Effort:
 
 
 def measure(effort: Effort | None = None) -> Results:
-    """Measure the costs of starting work on
-    <<<<<<<
-    a device, waiting for it and changing devices.
+    """Measure the costs of starting work on devices and of changing between devices.
 
-        Measures
-    |||||||
+    Measures the CPU, and the GPU if it is MLX's default device.
 
-    =======
-    devices and of changing between devices.
-
-        Measures
-    >>>>>>>
-    the CPU, and the GPU if it is MLX's default device.
-
-        Returns:
-            For each measurement and device: median, smallest and largest value; None for a GPU that
-            isn't measured. Measurements between two devices use the device and a CPU stream; in the
-            CPU's column, two CPU streams.
+    Returns:
+        For each measurement and device: median, smallest and largest value; None for a GPU that
+        isn't measured. Measurements between two devices use the device and a CPU stream; in the
+        CPU's column, two CPU streams.
     """
     effort = effort or Effort()
     home, other = mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)

@@ -26,31 +26,7 @@ SMALL_RUN = "--vec.total-agents 256 --train.horizon 16 --train.minibatch-size 10
 
 
 def count_calls(trainer: Trainer) -> Counter[tuple[str, str]]:
-    """Train for an epoch. Returns how often
-    <<<<<<<
-    it
-    |||||||
-    numbers
-    =======
-    each
-    >>>>>>>
-
-    <<<<<<<
-    called
-    |||||||
-    of
-    =======
-    function
-    >>>>>>>
-
-    <<<<<<<
-    each function,
-    |||||||
-    calls
-    =======
-    was called,
-    >>>>>>>
-     by (file, function)."""
+    """Run an epoch. Returns how often it called each function, by (file, function)."""
     calls: Counter[tuple[str, str]] = Counter()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:

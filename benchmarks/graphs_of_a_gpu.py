@@ -107,34 +107,7 @@ class Graphs:
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Let
-        <<<<<<<
-        MLX build its
-        |||||||
-        operations for the
-        =======
-        the
-        >>>>>>>
-
-        <<<<<<<
-        graphs
-        |||||||
-        back-end
-        =======
-        operations
-        >>>>>>>
-         of a ``with`` block as
-        <<<<<<<
-        it would on the GPU's back-end.
-
-                Custom kernels become placeholder operations, which can be counted but not computed
-        |||||||
-        ``building_for``
-        =======
-        for this GPU back-end, without a GPU
-        >>>>>>>
-        .
-        """
+        """Build the operations of a ``with`` block as for this GPU back-end, without a GPU."""
         previous = mx.fast.rms_norm
         with building_for(self.backend, self._launch):
             mx.fast.rms_norm = lambda x, weight, eps: _rms_norm(x, weight)  # type: ignore

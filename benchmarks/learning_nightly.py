@@ -42,36 +42,12 @@ STOP_STEPS = {  # task -> step to stop at; 0: the task's number of steps
 
 
 class SeedResult(NamedTuple):
-    """Result of training a task again with one seed
-    <<<<<<<
-    .
+    """Result of training a task with one seed.
 
-        Args:
-
-    |||||||
-    ,
-    =======
-    : the score,
-    >>>>>>>
-      steps: Steps at the
-    <<<<<<<
-    end of the run.
-
-    |||||||
-    required
-    =======
-
-    >>>>>>>
-    score
-    <<<<<<<
-    : Score at the end of the run.
-            required: Score that the run had to reach
-    |||||||
-
-    =======
-     that is required
-    >>>>>>>
-    .
+    Args:
+        steps: Steps at the end of the run.
+        score: Score at the end of the run.
+        required: Score that the run had to reach.
     """
 
     steps: float
@@ -85,7 +61,7 @@ class SeedResult(NamedTuple):
 
 
 def required_score(record: Any, steps: float, margin: float) -> float:
-    """Return the score that a run must reach at a step: the lowest recorded one, less a margin.
+    """Return the required score at a step: the lowest recorded score, less a margin.
 
     Args:
         record: Record of the task.
@@ -144,39 +120,15 @@ def train_seed(
 
 
 def summarize(name: str, results: list[SeedResult], fail_fraction: float) -> tuple[bool, str]:
-    """
-    <<<<<<<
-    Summarize
-    |||||||
-    Judge
-    =======
-    Decide if a task still learns, from
-    >>>>>>>
-     the
-    <<<<<<<
-    results
-    |||||||
-    seeds
-    =======
-    scores
-    >>>>>>>
-     of its
-    <<<<<<<
-    task's seeds
-    |||||||
-    task
-    =======
-    seeds
-    >>>>>>>
-    .
+    """Summarize the results of a task's seeds.
 
-        Args:
-            name: Name of the task.
-            results: Results of the seeds.
-            fail_fraction: Fraction of the seeds that may fail.
+    Args:
+        name: Name of the task.
+        results: Results of the seeds.
+        fail_fraction: Fraction of the seeds that may fail.
 
-        Returns:
-            True if the task still learns; and a line of text to print.
+    Returns:
+        True if the task still learns; and a line of text to print.
     """
     failed = sum(not result.ok for result in results)
     ok = failed <= fail_fraction * len(results)
@@ -189,12 +141,6 @@ def summarize(name: str, results: list[SeedResult], fail_fraction: float) -> tup
 
 def nightly(names: list[str], run_options: RunOptions, margin: float, fail_fraction: float) -> bool:
     """Train tasks again, and print a line for each. Returns True if all still learn as recorded.
-
-    Args:
-        names: Names of the tasks; all of ``STOP_STEPS`` if empty.
-        run_options: Options of the runs.
-        margin: Fraction of what was learned that a seed may miss.
-        fail_fraction: Fraction of a task's seeds that may fail.
 
     Raises:
         UserError: If a task isn't one of ``STOP_STEPS``, or has no record.

@@ -51,31 +51,7 @@ class RunOptions(NamedTuple):
 
     @property
     def without_paths(self) -> "RunOptions":
-        """
-        <<<<<<<
-        Options
-        |||||||
-        The
-        =======
-        Copy of these
-        >>>>>>>
-         for a record:
-        <<<<<<<
-        a placeholder
-        |||||||
-        a path
-        =======
-        paths
-        >>>>>>>
-         replaces the path
-        <<<<<<<
-        of
-        |||||||
-        for
-        =======
-        to write into
-        >>>>>>>
-         PufferLib's folder."""
+        """Copy of these options without paths of this machine, to write into a record."""
         return self._replace(upstream=RECORDED_UPSTREAM)
 
 

@@ -18,24 +18,7 @@ PARTIAL = "partial-"  # partial-TASK-NETWORK: a partially observed task (partial
 
 
 class Task(NamedTuple):
-    """A learning task to learn, with settings of
-    <<<<<<<
-    puffer_mlx and of other trainers
-    |||||||
-    other trainers on the same task
-    =======
-    other trainers
-    >>>>>>>
-    .
-
-        Args:
-            words: Arguments of `scripts/train.py`: the environment, then options.
-            steps: Training steps; 0: as in the environment's configuration file.
-            peers: Other trainers' settings, by trainer.
-            episodes: Episodes of the evaluation.
-            greedy: True if the evaluation is deterministic, with the most probable actions.
-            backend: `vec.backend` of the evaluation.
-    """
+    """A learning task: arguments of `scripts/train.py`, and settings of other trainers."""
 
     words: str
     steps: int = 0
@@ -56,22 +39,13 @@ class Task(NamedTuple):
 
     @property
     def train_arguments(self) -> list[str]:
-        """Arguments with which `scripts/train.py` trains this task, with its number of steps."""
+        """Arguments of `scripts/train.py`, with the number of steps if it is set."""
         length = ["--train.total-timesteps", f"{self.steps:_}"] if self.steps else []
         return [*self.words.split(), *length]
 
 
 def _gym(name: str, steps: int, options: str = "", **evaluation: Any) -> Task:
-    """Return the task of a Gymnasium environment: our shipped settings, and RL Zoo's for SB3.
-
-    With another network (``--torch.network``) there is no comparison with SB3.
-
-    Args:
-        name: Name in Gymnasium.
-        steps: Training steps.
-        options: Further options of `scripts/train.py`.
-        **evaluation: Fields of ``Task`` for the evaluation.
-    """
+    """Return the task of a Gymnasium environment: our shipped settings, and RL Zoo's for SB3."""
     peers = {} if "--torch.network" in options else {SB3: SETTINGS[name]}
     return Task(f"gym:{name} {options}".rstrip(), steps, peers, **evaluation)
 
@@ -148,31 +122,7 @@ def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
 
 
 def record_stem(name: str, trainer: str) -> str:
-    """Return the file name
-    <<<<<<<
-    , without .json,
-    |||||||
-
-    =======
-    , without extension,
-    >>>>>>>
-     of the record of a
-    <<<<<<<
-    task and
-    |||||||
-    its
-    =======
-    task
-    >>>>>>>
-
-    <<<<<<<
-    a trainer
-    |||||||
-    extension
-    =======
-    and a trainer
-    >>>>>>>
-    ."""
+    """Return the file name, without .json, of the record of a task and a trainer."""
     file_name = name.replace("/", "-")
     if trainer == PUFFER_MLX:
         return file_name
@@ -182,7 +132,7 @@ def record_stem(name: str, trainer: str) -> str:
 
 
 def split_partial_name(name: str, trainer: str) -> tuple[str, str]:
-    """Split a task name such as `partial-TASK-NETWORK`. Returns the task and the network.
+    """Split the name `partial-TASK-NETWORK` into task and network.
 
     For other trainers, the trainer's name replaces the network.
     """
@@ -191,23 +141,7 @@ def split_partial_name(name: str, trainer: str) -> tuple[str, str]:
 
 
 def metric(environment: str) -> str:
-    """Return the name under which logs contain an environment's score in records:
-    <<<<<<<
-    `
-    |||||||
-
-    =======
-    its file's
-    >>>>>>>
-    [sweep] metric
-    <<<<<<<
-    ` of its .ini file
-    |||||||
-     of its file
-    =======
-
-    >>>>>>>
-    ."""
+    """Return the key under which logs contain an environment's score: its file's [sweep] metric."""
     from puffer_mlx import config  # not at the top, as other trainers' Python lacks puffer_mlx
 
     return config.load(environment).metric

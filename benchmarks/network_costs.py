@@ -43,22 +43,9 @@ def make_trainer(network: str, options: argparse.Namespace) -> Trainer:
 
 
 def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
-    """Train with all networks, alternating epoch by epoch.
+    """Train with all networks. Returns each one's milliseconds of acting and training per epoch.
 
-        Returns:
-            For each network, each one's milliseconds of the phases of an epoch, their ratios to the
-            MLP's (1 without an MLP), and acting divided by training per sample.
-    <<<<<<<
-
-
-    |||||||
-
-    =======
-
-
-        These are medians over the epochs.
-
-    >>>>>>>
+    These are medians over the epochs.
     """
     times: dict[str, dict[str, list[float]]] = {
         name: {phase: [] for phase in PHASES} for name in trainers

@@ -116,8 +116,7 @@ def check_cores(divided: DividedCores) -> None:
 def running_on(allowed: set[int] | None) -> Iterator[None]:
     """Bind the calling thread, and threads that it starts, to cores in a ``with`` block.
 
-    Args:
-        allowed: Numbers of the cores; None: no restriction.
+    None: no restriction.
     """
     if allowed is None:
         yield
@@ -134,53 +133,11 @@ def running_on(allowed: set[int] | None) -> Iterator[None]:
 
 
 def make_overlapped(config: Config, divided: DividedCores | None, stack: ExitStack) -> Halves:
-    """Create a trainer, which trains in the calling thread.
+    """Create an overlapped trainer, which trains in the calling thread.
 
-        Args:
-            config: Configuration that
-    <<<<<<<
-    ``train.overlap 1``.
-
-    |||||||
-    its
-    =======
-    overlaps
-    >>>>>>>
-
-    <<<<<<<
-
-    |||||||
-    threads
-    =======
-    rollouts and training, each
-    >>>>>>>
-
-    <<<<<<<
-      divided: Cores of the two halves; None: all
-    |||||||
-    their
-    =======
-    its
-    >>>>>>>
-     cores for both.
-    <<<<<<<
-
-
-    |||||||
-
-    =======
-
-
-
-    >>>>>>>
-
-    <<<<<<<
-
-    |||||||
-    this
-    =======
-    the calling
-    >>>>>>>
+    Args:
+        config: Configuration with ``train.overlap 1``.
+        divided: Cores of the two halves; None: all cores for both.
         stack: Closes the environments.
     """
     rollout, training = divided or (None, None)
@@ -201,7 +158,7 @@ def make_overlapped(config: Config, divided: DividedCores | None, stack: ExitSta
 
 
 def make_serial(config: Config, stack: ExitStack) -> Measure:
-    """Create a trainer without overlap in a separate thread, which may use all cores.
+    """Create a serial trainer in a separate thread, whose streams use all cores.
 
     Returns:
         A function that runs an iteration and returns its seconds.
@@ -251,39 +208,7 @@ def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> d
 def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config:
     """Return the configuration of a trainer to measure, with additional options.
 
-
-    <<<<<<<
-    with
-    |||||||
-    for a
-    =======
-
-    >>>>>>>
-
-    <<<<<<<
-    steps
-    |||||||
-    run
-    =======
-
-    >>>>>>>
-
-    <<<<<<<
-    enough
-    |||||||
-    that
-    =======
-    The run
-    >>>>>>>
-     for all
-    <<<<<<<
-    measurements
-    |||||||
-    enough
-    =======
-    enough for all measurements
-    >>>>>>>
-    .
+    The run is long enough for all measurements.
     """
     config, _ = parse_command_line([*argv, *more], add_options)
     epochs = options.warm_up + options.repeat * options.epochs + EXTRA_EPOCHS
@@ -295,12 +220,8 @@ def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config
 def measure(measures: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Measure overlapped and serial iterations and their halves, alternating in rounds.
 
-    Args:
-        measures: The functions that measure, by name.
-        options: This benchmark's options.
-
     Returns:
-        By name, the median milliseconds of each round, and MLX's peak memory.
+        For each, the median milliseconds of all rounds, and MLX's peak memory.
     """
     rounds: dict[str, dict[str, Any]] = {name: {"ms": [], "mlx_peak_gib": 0.0} for name in measures}
     for _ in range(options.repeat):
@@ -317,22 +238,11 @@ def measure(measures: dict[str, Measure], options: argparse.Namespace) -> dict[s
 
 
 def summarize(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
-    """Return how much overlap gains: median times, steps per second, and ratios by name.
+    """Return medians over the rounds: times, steps per second, and ratios within a round.
 
-        Ratios are computed within a round.
-    <<<<<<<
-
-
-        Args:
-            rounds: Result of ``measure``.
-            steps: Environment steps of an iteration.
-
-    |||||||
-
-    =======
-
-
-    >>>>>>>
+    Args:
+        rounds: Result of ``measure``.
+        steps: Environment steps of an iteration.
     """
     times = {name: row["ms"] for name, row in rounds.items()}
     halves = list(zip(times["rollout alone"], times["training alone"], strict=True))

@@ -37,47 +37,7 @@ BANKS = 1, 4
 
 
 def settings(name: str, options: list[str], network: str, banks: int, fraction: float) -> Config:
-    """Return a trainer
-    <<<<<<<
-    .
-
-        Args:
-            name: Name of the environment.
-            options: Options for both trainers.
-            network: Name of the network.
-
-    |||||||
-    .
-    =======
-    's
-    >>>>>>>
-
-    <<<<<<<
-
-    |||||||
-    Without
-    =======
-    configuration
-    >>>>>>>
-
-    <<<<<<<
-    banks: Number
-    |||||||
-    banks
-    =======
-    with this number
-    >>>>>>>
-     of opponents;
-    <<<<<<<
-    0:
-    |||||||
-    it has
-    =======
-    0 for
-    >>>>>>>
-     no self-play.
-            fraction: Fraction of the environments that have opponents.
-    """
+    """Return a trainer's configuration with this number of opponents; 0 for no self-play."""
     arguments = [*options, "--torch.network", network, "--train.total-timesteps", "1000000000000"]
     if banks:
         # An opponent plays half of the agents of its environments.
@@ -93,7 +53,7 @@ def settings(name: str, options: list[str], network: str, banks: int, fraction: 
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Run a function. Returns its seconds by the clock and its CPU-seconds in all threads."""
+    """Run a function. Returns its seconds by the clock, and of all threads together."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -108,26 +68,7 @@ def median_and_quartiles(values: list[float]) -> list[float]:
 def compare(args: argparse.Namespace, options: list[str], network: str, banks: int) -> dict:
     """Train with and without self-play opponents, alternating.
 
-
-    <<<<<<<
-    epoch.
-
-
-    |||||||
-    epoch.
-    =======
-
-    >>>>>>>
-     Returns:
-            The result for a network and a number of opponents (``banks``), as stored in the
-    <<<<<<<
-    record
-    |||||||
-    ratios
-    =======
-    ratios of their costs
-    >>>>>>>
-    .
+    Returns the ratios of their costs.
     """
     threads = os.cpu_count() or 1
     with ExitStack() as opened:

@@ -68,23 +68,7 @@ def settings(arguments: list[str], change: dict[str, float]) -> str:
 
 
 def write_files(folder: Path, more: list[str]) -> list[str]:
-    """Write the sweep's configuration files to a folder.
-
-        Args:
-            folder: Folder of the search.
-            more: Further options of `scripts/train.py`.
-
-        Returns:
-            The arguments of `puffer-mlx
-    <<<<<<<
-    ` that start the search
-    |||||||
-
-    =======
-    `
-    >>>>>>>
-    .
-    """
+    """Write the sweep's configuration files to a folder. Returns the arguments of `puffer-mlx`."""
     sections = "".join(
         f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
         for name, (kind, low, high) in RANGES.items()
@@ -101,15 +85,7 @@ def write_files(folder: Path, more: list[str]) -> list[str]:
 
 
 def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: float) -> None:
-    """Run all processes of a sweep of Breakout until they end or the time is over.
-
-    Args:
-        arguments: Arguments of `puffer-mlx`.
-        folder: Working folder of the processes.
-        gpus: Number of GPUs; 0: train on the CPU.
-        each: Processes per GPU, or cores per run on the CPU.
-        seconds: Maximum duration.
-    """
+    """Run all processes of a sweep of Breakout until they end or the time is over."""
     cores = sorted(os.sched_getaffinity(0))
     deadline = time.monotonic() + seconds
     cpu_options = ["--device", "cpu", "--parallel", str(max(1, len(cores) // each))]
@@ -142,52 +118,7 @@ def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: flo
 
 
 def read_trials(journal: Path) -> list[dict[str, Any]]:
-    """Read all trials
-    <<<<<<<
-     of a study:
-    |||||||
-    :
-    =======
-
-    >>>>>>>
-     of
-    <<<<<<<
-    scores of the
-    |||||||
-    the
-    =======
-    a
-    >>>>>>>
-
-    <<<<<<<
-    seeds
-    |||||||
-    seeds' scores
-    =======
-    sweep: values
-    >>>>>>>
-     and
-    <<<<<<<
-    of the held-out seeds.
-
-        Returns:
-
-    |||||||
-    held-out scores,
-    =======
-    scores of each,
-    >>>>>>>
-
-    <<<<<<<
-       The trials with held-out
-    |||||||
-    most
-    =======
-    those with most
-    >>>>>>>
-     seeds first; then those with more seeds, then with a better worst
-            score.
-    """
+    """Return all trials of a sweep: values and scores of each, those with most seeds first."""
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import storage, study

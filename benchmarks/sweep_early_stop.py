@@ -130,49 +130,11 @@ def mean_best(sweeps_of_seeds: list[Sweep], seconds: float) -> float:
 
 
 def saved(plain: list[Sweep], ended: list[Sweep], budget: float) -> float:
-    """Return the fraction of
-    <<<<<<<
-    the seconds
-    |||||||
-    seconds
-    =======
-    a sweep's time
-    >>>>>>>
-     that early stops of runs save.
+    """Return the fraction of a sweep's time that early stops of runs save.
 
+    This is the time until the mean best score equals that of sweeps without early stops.
 
-    <<<<<<<
-       Compares
-    |||||||
-    until
-    =======
-       This is
-    >>>>>>>
-     the
-    <<<<<<<
-    seconds after which both cases reach the final
-    |||||||
-    same
-    =======
-    time until the
-    >>>>>>>
-     mean best score
-    <<<<<<<
-     of complete runs.
-
-        Args:
-            plain: Sweeps with complete runs.
-            ended: Sweeps with early stops.
-            budget: Budget of each sweep in seconds
-    |||||||
-
-    =======
-     equals that of sweeps without early stops
-    >>>>>>>
-    .
-
-        Returns:
-            The fraction; -inf if sweeps with early stops never reach this score.
+    Returns -inf if sweeps with early stops never reach this score.
     """
     score_level = mean_best(plain, budget)
     return 1 - seconds_to(ended, score_level, budget) / seconds_to(plain, score_level, budget)

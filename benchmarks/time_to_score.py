@@ -34,23 +34,12 @@ SCORED_EPISODES = 100  # over which the score is averaged
 def first_reached(
     records: list[dict[str, float]], name: str, score: float
 ) -> dict[str, float] | None:
-    """Return the first log record at which a run's mean score reached a score, or None.
+    """Return the first record at which the mean of the last 100 episodes reached the score.
 
-        The mean is over the last 100 episodes.
-
-    <<<<<<<
-    score.
-
-        Args:
-            records: Records of the training epochs.
-            name: Name of the score in records.
-            score: Score to reach.
-
-    |||||||
-    score.
-    =======
-
-    >>>>>>>
+    Args:
+        records: Records of the training epochs.
+        name: Name of the score in records.
+        score: Score to reach.
     """
     recent: list[tuple[float, float]] = []  # mean score and number of episodes, the newest last
     for record in records:
@@ -94,7 +83,7 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
 
 
 def describe_run(task: str, row: dict[str, Any]) -> str:
-    """Return one line of text about a run: when it reached the score, and the final score."""
+    """Describe the results of a run in one line."""
     seconds = row["reached, s"]
     when = (
         f"after {seconds:6.1f} s, {row['reached, steps']:,} steps" if seconds else "never reached"
