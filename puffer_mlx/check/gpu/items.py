@@ -14,7 +14,7 @@ from puffer_mlx.system.version import version_text
 
 
 def describe_machine(quick: bool) -> str:
-    """Return one line about this machine and its versions, for a report. Always passes."""
+    """Return one line about this machine and its software versions, for a report."""
     lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
     memory = psutil.virtual_memory().total / 2**30
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
