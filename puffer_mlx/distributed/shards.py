@@ -15,7 +15,7 @@ from puffer_mlx.vec.base import Environments
 
 
 def partition(config: Config, rank: int, size: int) -> Config:
-    """Return the configuration of the part of a run that one rank computes: fewer agents.
+    """Return the configuration of one rank's shard of a run: of its agents and minibatches.
 
     Args:
         config: Configuration of the entire run.
