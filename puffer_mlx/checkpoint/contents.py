@@ -199,7 +199,10 @@ def load_state(folder: Path) -> SavedState:
 
 
 def recorded(folder: Path) -> mx.array | None:
-    """Return observations (T, S, D) of training that a checkpoint contains; None without any."""
+    """Return the observations of training that a checkpoint contains; None without any.
+
+    The array (T, S, D) has T steps of S segments, with D values each.
+    """
     path = folder / STATE
     with report_read_errors(folder):
         return _read(path)[0].get("recorded") if path.is_file() else None
