@@ -105,7 +105,7 @@ class Scores:
         return f"<Scores: {self}>"
 
     def summary(self) -> dict[str, Spread]:
-        """Return mean, deviation etc. of each value that all episodes report, by name.
+        """Return statistics of each value that all episodes report: mean, deviation, median, ...
 
         The result is empty without episodes.
         """

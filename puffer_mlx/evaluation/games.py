@@ -154,7 +154,7 @@ class DistinctGames:
         return len(self._game_codes)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add the observations or actions of a step, (N, ...), to codes of the running games."""
+        """Add a step's observations or actions, (N, ...), to checksums of the games in progress."""
         environment_rows = rows[self._order].reshape(len(self._running_codes), -1)
         pairs = zip(environment_rows, self._running_codes, strict=True)
         self._running_codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
