@@ -224,7 +224,7 @@ class PlayStatistics:
         return len(self.episode_steps)
 
     def add_observations(self, x: np.ndarray) -> None:
-        """Update the minima and maxima of observations by one step, and find values not finite."""
+        """Update the minima and maxima of observations, and record values that aren't finite."""
         np.minimum(self.low, x.min(0), out=self.low)
         np.maximum(self.high, x.max(0), out=self.high)
         if self.not_finite is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):

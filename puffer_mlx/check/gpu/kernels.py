@@ -163,7 +163,7 @@ def small_policy(
 def minibatch_observations(segments: int = 0) -> mx.array:
     """Return random observations of a minibatch, (T, segments, 20).
 
-    With ``segments`` 0 there are S segments.
+    They have T steps of 20 numbers; ``segments`` 0 stands for a default number.
     """
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
