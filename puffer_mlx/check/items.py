@@ -44,7 +44,7 @@ Findings: TypeAlias = list[Finding]
 
 
 class Item(NamedTuple):
-    """A named check, with the checks that must pass before it runs.
+    """A check with a name, a title and the names of checks that must pass before it runs.
 
     Args:
         name: Name without spaces.
@@ -60,7 +60,7 @@ class Item(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Findings of one item that a worker process ran.
+    """Findings of one check that a worker process ran, with its duration.
 
     Args:
         name: Name of the item.
@@ -76,35 +76,38 @@ class Result(NamedTuple):
 
 
 class Skipped(Exception):
-    """Raised by a check that doesn't apply to this machine or run. The text is the reason."""
+    """Exception that skips a check which doesn't apply to this machine or run.
+
+    Its text is the reason.
+    """
 
 
 class Failed(Exception):
-    """Raised by a check that fails. The text contains the result and the expected value."""
+    """Exception that makes a check fail. Its text contains the result and the expected value."""
 
 
 def ok(text: str) -> Finding:
-    """Return a finding with the verdict OK."""
+    """Return a finding, the result of a check, with the verdict OK."""
     return Finding(OK, text)
 
 
 def warn(text: str, hint: str) -> Finding:
-    """Return a finding with the verdict WARN: a possible mistake, and advice."""
+    """Return a finding of a check with the verdict WARN: a possible mistake, and advice."""
     return Finding(WARN, text, hint)
 
 
 def fail(text: str, hint: str = "", details: str = "") -> Finding:
-    """Return a finding with the verdict FAIL: an error, advice, and a traceback if any."""
+    """Return a finding of a check with the verdict FAIL: an error, and advice or a traceback."""
     return Finding(FAIL, text, hint, details)
 
 
 def skip(text: str) -> Finding:
-    """Return a finding with the verdict SKIP: the reason why a check wasn't made."""
+    """Return a finding with the verdict SKIP, and the reason why the check wasn't made."""
     return Finding(SKIP, text)
 
 
 def worst_verdict(findings: Findings) -> str:
-    """Return the most serious verdict among findings, or OK for an empty list."""
+    """Return the most serious verdict among a check's findings, or OK for an empty list."""
     return max((finding.verdict for finding in findings), key=SEVERITY_ORDER.index, default=OK)
 
 
@@ -179,7 +182,7 @@ def select_items(items: Sequence[Item], names: list[str] | None) -> list[Item]:
 
 
 def serve_items(items: Sequence[Item], failed: set[str], timeout: float, *arguments: Any) -> None:
-    """Run checks and write the findings of each as a line of JSON to standard output.
+    """Run checks in a worker process and write each one's findings as a line of JSON to stdout.
 
     This runs in the process that ``run_in_worker`` starts. Everything that the checks print goes to
     standard error. If a check nearly exceeds its timeout, its traceback is printed there, too.
@@ -229,7 +232,10 @@ def run_in_worker(
 
 
 def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]") -> None:
-    """Put the output lines of a process into a queue, then an empty line. Runs in a thread."""
+    """Put each output line of a process into a queue, and an empty line at the end.
+
+    This function runs in a thread.
+    """
     assert process.stdout is not None
     for line in process.stdout:
         lines.put(line)
@@ -239,7 +245,7 @@ def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]
 def _next_findings(
     process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]", timeout: float
 ) -> tuple[Findings, str]:
-    """Wait until a worker process reports an item's findings, ends, or exceeds the timeout.
+    """Wait until a worker process reports a check's findings, ends, or exceeds the timeout.
 
     Returns:
         The findings of an item, and the reason why the process ended: empty if it still runs.
@@ -256,7 +262,7 @@ def _next_findings(
 
 
 def _wait_for_exit(process: "subprocess.Popen[str]") -> str:
-    """Wait for a process to exit. Returns the reason if it failed, else an empty string."""
+    """Wait for a worker process to exit. Returns the reason if it failed, else ""."""
     try:
         code = process.wait(EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:

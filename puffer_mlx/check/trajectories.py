@@ -115,7 +115,7 @@ def compare_trajectories(
 
 
 def _largest_differences(fields: dict[str, np.ndarray], t: int, rows: Rows) -> np.ndarray:
-    """Return each agent's largest difference between the GPU's rows and the host's in one step.
+    """Return the largest difference of each agent's rows between GPU and host in one step.
 
     Args:
         fields: Rollout buffer of the GPU, arrays (T, N, ...) by name.

@@ -36,7 +36,7 @@ FIRST_LINEAGE: Lineage = ((0, 0),)
 
 
 class CheckpointInfo(NamedTuple):
-    """Lineage, step and score of a checkpoint.
+    """Facts about one saved checkpoint: its folder, lineage, step, time and score.
 
     Args:
         folder: Checkpoint folder.
@@ -54,11 +54,11 @@ class CheckpointInfo(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Key to sort checkpoints in the order of training: (branch, step)."""
+        """Key that sorts a run's checkpoints in the order of training: (branch, step)."""
         return self.lineage[-1][0], self.step
 
     def is_ancestor_of(self, head: "CheckpointInfo") -> bool:
-        """Return True if a newer checkpoint ``head`` was trained further from this checkpoint."""
+        """Return True if the newer checkpoint ``head`` was trained from this checkpoint."""
         branch = self.lineage[-1][0]
         last_steps = {  # last step of each branch that leads to ``head``
             earlier_branch: next_begin
@@ -69,7 +69,7 @@ class CheckpointInfo(NamedTuple):
 
 
 def lineage_metadata(lineage: Lineage) -> dict[str, str]:
-    """Return the metadata that records the lineage and the current time in a checkpoint."""
+    """Return metadata of a new checkpoint: its lineage (branches that led to it) and the time."""
     return {"line": json.dumps(lineage), "saved": str(time.time_ns())}
 
 
@@ -96,7 +96,7 @@ def list_checkpoints(folder: Path, required_file: str = WEIGHTS) -> list[Checkpo
 
 
 def newest_checkpoint(runs: Path, required_file: str = WEIGHTS) -> CheckpointInfo | None:
-    """Return the newest checkpoint of the newest run, or None without one.
+    """Return facts about the newest checkpoint of the newest run, or None if there is none.
 
     Args:
         runs: Folder that contains the run folders.
@@ -122,7 +122,7 @@ def _is_alias(path: Path) -> bool:
 
 
 def _refuse_broken_link(path: Path) -> None:
-    """Raise an error if a path is a broken link.
+    """Raise an error if a path is a link whose target doesn't exist.
 
     Raises:
         UserError: The link's target doesn't exist.
@@ -155,7 +155,7 @@ def find_checkpoint(path: str, config: Config, required_file: str = WEIGHTS) -> 
 
 
 def _find_folder(path: str, config: Config, required_file: str) -> Path:
-    """Return the folder for ``find_checkpoint``.
+    """Return the checkpoint folder that a path, a run id, ``latest`` or ``best`` selects.
 
     Raises:
         UserError: The checkpoint doesn't exist.
@@ -296,7 +296,7 @@ def find_any_checkpoint(
 
 
 def _not_found(path: str, env_runs: Path) -> tuple[str, str]:
-    """Return the error message and hint for a path without a checkpoint.
+    """Return an error message and a hint for a path at which no checkpoint was found.
 
     Args:
         path: Path that the user named.
@@ -331,7 +331,10 @@ def find_weights(path: str, config: Config) -> Path:
 
 
 def lineage_after(folder: Path, start: Path) -> Lineage:
-    """Return the lineage of checkpoints that a run writes after resuming from ``start``.
+    """Return the lineage of the checkpoints that a run will write if it resumes from ``start``.
+
+    A lineage is the list of branches that lead to a checkpoint. A new branch begins if the run has
+    newer checkpoints.
 
     Args:
         folder: Run folder.
@@ -350,7 +353,7 @@ def lineage_after(folder: Path, start: Path) -> Lineage:
 
 
 def lineage_at(folder: Path, step: int) -> Lineage:
-    """Return the lineage of a new checkpoint at a step, if its predecessor isn't given.
+    """Return the lineage, a list of branches, of a new checkpoint without a given predecessor.
 
     The predecessor is the newest checkpoint of the run folder. If that has more steps, it is the
     newest checkpoint of the same lineage with fewer steps.
@@ -374,7 +377,7 @@ def lineage_at(folder: Path, step: int) -> Lineage:
 
 
 def checkpoint_info(folder: Path, required_file: str = WEIGHTS) -> CheckpointInfo | None:
-    """Read the lineage, step and score of a checkpoint.
+    """Read and return the lineage, step, time of saving and score of a checkpoint.
 
     Returns None without weights or without the file ``required_file``.
     """
@@ -400,7 +403,7 @@ def saved_time(folder: Path) -> int:
 
 @lru_cache(100_000)  # each save reads the records of all checkpoints of the run
 def _read_records(folder: Path, *_file_identity: int) -> tuple[int, Lineage, int, float | None]:
-    """Read a checkpoint's step, lineage, time of saving (0 if unknown) and score.
+    """Return a checkpoint's step, lineage, time of saving (0 if unknown) and score, and cache them.
 
     Damage is ignored here and reported on loading.
 
@@ -426,7 +429,7 @@ def _read_records(folder: Path, *_file_identity: int) -> tuple[int, Lineage, int
 
 
 def _parse_lineage(pairs: Any) -> Lineage:
-    """Convert a lineage decoded from JSON; invalid values become the first branch."""
+    """Return a checkpoint's lineage from JSON values; invalid values give the first branch."""
     try:
         lineage = tuple((int(branch), int(begin)) for branch, begin in pairs)
     except (TypeError, ValueError, OverflowError):
@@ -449,5 +452,5 @@ def _parse_json(text: str | None) -> Any:
 
 
 def _new_branch(infos: list[CheckpointInfo]) -> int:
-    """Return a branch number that no checkpoint uses."""
+    """Return a new branch number, which none of the run's checkpoints uses."""
     return 1 + max(branch for info in infos for branch, _ in info.lineage)

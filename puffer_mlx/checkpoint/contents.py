@@ -199,7 +199,10 @@ def load_state(folder: Path) -> SavedState:
 
 
 def recorded(folder: Path) -> mx.array | None:
-    """Read the observations (T, S, D) that training recorded in a checkpoint; None without any."""
+    """Return the observations of training that a checkpoint contains; None without any.
+
+    The array (T, S, D) has T steps of S segments, with D values each.
+    """
     path = folder / STATE
     with report_read_errors(folder):
         return _read(path)[0].get("recorded") if path.is_file() else None
@@ -246,7 +249,7 @@ class CheckpointManager:
         self._evaluated: tuple[float, float | None] = 0, None  # step and score of the last one
 
     def observe(self, logs: dict[str, float]) -> None:
-        """Update the score of the next checkpoint with the metrics of an epoch.
+        """Update the score that the next checkpoint will get with the metrics of an epoch.
 
         With ``base.eval_interval``, the score is that of an evaluation after the checkpoint's last
         epoch. Otherwise it is the mean of the metric since the previous checkpoint, or over the
@@ -265,7 +268,7 @@ class CheckpointManager:
 
     @property
     def improved(self) -> bool:
-        """True if the last evaluation is better than all earlier scores of the lineage."""
+        """True if the last evaluation beats the scores of the checkpoints that led to it."""
         step, score = self._evaluated
         if score is None or not math.isfinite(score):
             return False
@@ -285,7 +288,7 @@ class CheckpointManager:
         state: SavedState | None,
         statistics: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a checkpoint (see ``write_checkpoint``), then remove those that aren't kept.
+        """Write a checkpoint of the run, then remove old ones. Returns the new checkpoint's folder.
 
         Raises:
             UserError: Writing fails. Existing checkpoints remain.
@@ -313,7 +316,10 @@ class CheckpointManager:
         return folder
 
     def _remove_old(self, newest: Path) -> None:
-        """Link the best checkpoint of the lineage, and remove checkpoints that aren't kept."""
+        """Update the link to the run's best checkpoint, and remove old checkpoints.
+
+        The newest ``base.checkpoint_keep`` checkpoints and the best one remain.
+        """
         saved = branches.list_checkpoints(self.folder)
         link = self.folder / BEST
         lineage = [each for each in saved if each.is_ancestor_of(saved[-1])]

@@ -76,7 +76,7 @@ def current_statistics(vec: VecEnv) -> dict[str, Any]:
 def with_saved_preprocessing(
     config: Config, path: Path, statistics: Mapping[str, Any] | None = None
 ) -> Config:
-    """Return a configuration that processes observations and actions as a trained policy needs it.
+    """Return a configuration that processes observations and actions as a saved policy needs it.
 
     Sets the normalization of observations, the rescaling of actions and the image channels. Keys
     on the command line aren't changed; ``restore_statistics`` and ``check_action_scale`` raise an
@@ -104,7 +104,7 @@ def with_saved_preprocessing(
 
 
 def preprocessing_changes(requested: Config, config: Config, path: Path) -> list[str]:
-    """Describe the settings that ``with_saved_preprocessing`` changed, one message for each.
+    """Return a message for each setting that ``with_saved_preprocessing`` has changed.
 
     Args:
         requested: Configuration before the change.
@@ -124,7 +124,7 @@ def preprocessing_changes(requested: Config, config: Config, path: Path) -> list
 
 
 def rescales(path: Path) -> bool | None:
-    """Return True if a policy was trained with rescaled actions, None when unknown.
+    """Return True if a saved policy was trained with rescaled actions; None if that is unknown.
 
     A checkpoint's configuration contains the setting. Other safetensors files contain the bounds
     of rescaled actions.

@@ -51,7 +51,7 @@ PUFFER3_NAMES = [  # lists of tensor names in PufferLib 3.0's file, one per netw
 
 
 class FlatLayout(NamedTuple):
-    """Positions of a policy's tensors in PufferLib's flat array, and the length of the file.
+    """Positions of a policy's tensors in PufferLib's weight file, which is one flat array.
 
     Args:
         ranges: (start, stop) of each tensor in the array, in values.
@@ -63,17 +63,17 @@ class FlatLayout(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Number of values in the entire array."""
+        """Number of values in the flat array of all tensors. The file may omit the last ones."""
         return self.ranges[-1][1]
 
     @property
     def missing(self) -> int:
-        """Number of the array's last values that the file lacks."""
+        """Number of values at the end of the flat array of weights that the file omits."""
         return max(0, self.end - self.length)
 
 
 def flat_layout(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> FlatLayout:
-    """Return the layout of PufferLib's flat file for tensors of given sizes.
+    """Return the positions of tensors of given sizes in a PufferLib weight file, and its length.
 
     Args:
         sizes: Number of values in each tensor.
@@ -94,7 +94,7 @@ def _round_up(count: int, multiple: int) -> int:
 
 
 def tolerant_layout(sizes: Sequence[int], length: int) -> FlatLayout:
-    """Return the layout of a flat file whose length PufferLib 5.0 tolerates.
+    """Return the layout of a PufferLib weight file of a length that PufferLib 5.0 accepts.
 
     PufferLib 5.0 reads the array of the bf16 build even if it is up to 7 values short or padded at
     the end to a multiple of 8.
@@ -111,7 +111,7 @@ def tolerant_layout(sizes: Sequence[int], length: int) -> FlatLayout:
 
 
 def unsupported_component_reason(policy: Policy) -> str | None:
-    """Return the reason why PufferLib's native policy lacks a component of this policy, or None."""
+    """Return why PufferLib can't represent a policy's components, such as its encoder, or None."""
     if policy.separate_value:
         return "a separate value network (policy.separate_value): the flat file has none"
     if not encoder_facts(policy.encoder).flat:
@@ -129,7 +129,7 @@ def unsupported_component_reason(policy: Policy) -> str | None:
 
 
 def flat_unsupported_reason(policy: Policy, alignment: int = BF16) -> str | None:
-    """Return the reason why PufferLib's flat file can't contain all weights of a policy, or None.
+    """Return why a PufferLib weight file can't contain all weights of a policy, or None if it can.
 
     Args:
         policy: The policy.
@@ -145,7 +145,7 @@ def flat_unsupported_reason(policy: Policy, alignment: int = BF16) -> str | None
 
 
 def _missing_values_message(layout: FlatLayout, names: list[str]) -> str:
-    """Return a message that says which tensors' values a flat file lacks."""
+    """Return a message that names the tensors of which a PufferLib weight file lacks values."""
     ranges = zip(names, layout.ranges, strict=True)
     incomplete = [name for name, (_, stop) in ranges if stop > layout.length]
     return (
@@ -163,7 +163,7 @@ def save_bin(
     whole: bool = False,
     lossy: bool = False,
 ) -> None:
-    """Write a policy's weights as PufferLib's flat file.
+    """Write a policy's weights to a weight file of PufferLib, which is one flat array.
 
     Args:
         policy: Policy that uses the weights.
@@ -192,7 +192,7 @@ def save_bin(
 
 
 def read_bin(path: Path, template: Weights, alignment: int = BF16) -> Weights:
-    """Read a policy's weights from PufferLib's flat file.
+    """Read and return a policy's weights from a weight file of PufferLib, which is one flat array.
 
     Warns if PufferLib has left out the last values; these become 0.
 
@@ -258,7 +258,7 @@ def _are_native_names(names: list[str]) -> bool:
 
 
 def _detect_layout(path: Path, size: int, tensors: list, alignment: int) -> FlatLayout:
-    """Return the layout of an existing flat file, detected from its size.
+    """Return the positions of tensors in a PufferLib weight file, detected from the file's size.
 
     Args:
         path: File, for messages.

@@ -64,7 +64,7 @@ class SavedState(NamedTuple):
     values: dict[str, Any]
 
     def matching_trees(self, template: dict[str, Any]) -> dict[str, Any]:
-        """Check the saved state and return its arrays as trees like those of a trainer.
+        """Check a saved training state. Returns its arrays, arranged as a trainer's trees of them.
 
         Args:
             template: The trainer's trees of arrays, by name.
@@ -99,7 +99,7 @@ class SavedState(NamedTuple):
 
 
 def arrays_below(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
-    """Return the arrays whose names start with ``name.``, named without this prefix."""
+    """Return the arrays whose names start with ``name.``, by the rest of their names."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
@@ -192,7 +192,7 @@ def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
 
 
 def _create(folder: Path) -> bool:
-    """Create a folder. Returns False if it already exists."""
+    """Create a folder. Returns True, or False if the folder already exists."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -201,7 +201,7 @@ def _create(folder: Path) -> bool:
 
 
 def is_checkpoint_due(config: Config, epoch: int) -> bool:
-    """Return True if a checkpoint must be saved after an epoch, as PufferLib does.
+    """Return True if a run must save a checkpoint after an epoch, at the same epochs as PufferLib.
 
     PufferLib 4.0 and 5.0 differ by one epoch.
 
@@ -215,7 +215,7 @@ def is_checkpoint_due(config: Config, epoch: int) -> bool:
 
 
 def _check_counters(values: dict[str, Any]) -> None:
-    """Raise an error if a saved state has impossible counters.
+    """Raise an error if a saved training state has impossible counters, such as negative steps.
 
     A run resumed with wrong counters would truncate its log or end at once.
     """

@@ -48,7 +48,7 @@ def statistics_tensors(statistics: Statistics) -> dict[str, np.ndarray]:
 
 
 def with_rounding_error(statistics: Statistics) -> dict[str, Any]:
-    """Add the float32 rounding error of the mean to normalization statistics, if it is large.
+    """Return normalization statistics with the part of the mean that float32 loses, if it is large.
 
     It is large for observations that need float64, such as a clock in seconds.
     """
@@ -67,7 +67,7 @@ def with_rounding_error(statistics: Statistics) -> dict[str, Any]:
 def split_statistics(
     path: Path, tensors: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Split a weight file's tensors into policy tensors and float64 normalization statistics.
+    """Split a weight file's tensors. Returns policy tensors, and float64 normalization statistics.
 
     Raises:
         UserError: The statistics are incomplete or invalid.
@@ -128,7 +128,7 @@ def check_size(path: Path, statistics: Statistics, spec: EnvSpec) -> None:
 
 
 def normalize_observations(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
-    """Normalize observations with saved statistics, as the policy was trained on them.
+    """Normalize observations with a policy's saved statistics, as in its training. Returns them.
 
     Args:
         statistics: Normalization statistics by name.
@@ -146,7 +146,7 @@ def normalize_observations(statistics: Statistics, observations: np.ndarray) -> 
 
 
 def denormalize_observations(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
-    """Convert normalized observations back to the environment's, ignoring clipping."""
+    """Return normalized observations in the environment's units again. Clipping isn't undone."""
     if not normalises(statistics):
         return observations
     mean, scale = _mean_and_scale(statistics)

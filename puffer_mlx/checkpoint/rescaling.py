@@ -29,7 +29,7 @@ Bounds = tuple[tuple[float, float], ...]
 
 
 def bounds_tensors(bounds: Bounds) -> dict[str, np.ndarray]:
-    """Return action bounds as float32 tensors for a weight file; {} without bounds."""
+    """Return the bounds of actions as float32 tensors for a weight file; {} without bounds."""
     if not bounds:
         return {}
     low, high = np.array(bounds, np.float32).T
@@ -37,7 +37,7 @@ def bounds_tensors(bounds: Bounds) -> dict[str, np.ndarray]:
 
 
 def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds]:
-    """Split a weight file's tensors into policy tensors and action bounds.
+    """Split a weight file's tensors. Returns policy tensors, and bounds of rescaled actions.
 
     Raises:
         UserError: The bounds are incomplete or invalid.
@@ -61,7 +61,7 @@ def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any]
 def to_environment_units(
     action: ActionSpec, mean: np.ndarray, logstd: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert means and log standard deviations of actions to the environment's units.
+    """Convert means and log standard deviations of a policy's actions to the environment's units.
 
     Args:
         action: Actions of the environment, with bounds if they are rescaled.

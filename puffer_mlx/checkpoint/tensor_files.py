@@ -147,7 +147,7 @@ def read_tensor_header(path: Path) -> Header:
 
 
 def _header(path: Path, file: BinaryIO) -> Header:
-    """Read a safetensors header, and check that tensors fill the file without gaps or overlaps."""
+    """Read a safetensors file's header, and check that tensors fill the file. Returns it."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if size < MIN_FILE_BYTES or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
@@ -174,7 +174,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
 
 
 def _entry(path: Path, name: str, entry: Any) -> TensorEntry:
-    """Check and return the header entry of one tensor."""
+    """Check a tensor's entry in the header of a safetensors file, and return the entry."""
     fields = entry if isinstance(entry, dict) else {}
     dtype = fields.get("dtype")
     shape = fields.get("shape")
@@ -197,7 +197,7 @@ def _is_count_list(value: Any) -> TypeGuard[list[int]]:
 
 
 def _header_crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
-    """Return the CRC-32 of a header, to be continued with the tensors in the order of names.
+    """Return the CRC-32 checksum of a tensor file's header, to be continued with the tensors.
 
     Args:
         kinds: (dtype, shape) of each tensor by name.
@@ -214,7 +214,7 @@ def _bytes(array: mx.array) -> np.ndarray:
 
 
 def _array(view: np.ndarray, entry: TensorEntry) -> mx.array:
-    """Convert a tensor read from a file to an MLX array. Unaligned bytes are copied."""
+    """Return a tensor that was read from a file as an MLX array. Unaligned bytes are copied."""
     aligned = np.require(view, requirements=["ALIGNED"])
     array = mx.array(aligned.reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array

@@ -22,7 +22,7 @@ def save_safetensors(
     statistics: normalization.Statistics | None = None,
     bounds: rescaling.Bounds = (),
 ) -> None:
-    """Write weights to a safetensors file, with statistics and bounds that the policy needs.
+    """Write a policy's weights to a safetensors file, with the statistics and bounds it needs.
 
     Tensors are named by their path in the tree: ``encoder.weight``, ``network.0.weight``, ...
 
@@ -73,7 +73,7 @@ def load_weights(path: Path | str, template: Weights, alignment: int = BF16) -> 
 
 
 def policy_tensors(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Return a file's weights: its tensors without normalization statistics and action bounds.
+    """Return the weights among a weight file's tensors, without statistics and action bounds.
 
     Raises:
         UserError: The statistics or bounds are damaged.

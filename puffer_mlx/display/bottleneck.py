@@ -19,7 +19,7 @@ MAX_GROUPS = 8  # with more groups, Python takes longer than acting
 
 @dataclass(frozen=True)
 class PerfContext:
-    """Options and machine of a run, used to find a hint on its speed.
+    """Options and hardware of a training run, from which a hint on speeding it up is derived.
 
     Args:
         device: Device that trains, ``cpu`` or ``gpu``.
@@ -84,7 +84,10 @@ MINIBATCH_PHASES = ("train_advantage", "train_priorities", "train_gather", "trai
 
 
 def _option(phase: str, context: PerfContext) -> str:
-    """Return the first option that would shorten a phase of a run, or an empty string."""
+    """Return the option to change so that a phase of training gets shorter, or "" if there is none.
+
+    For example ``--device gpu (now cpu)``.
+    """
     is_acting = phase in ACTING_PHASES
     is_copying = phase in COPY_PHASES
     is_learning = phase in LEARNING_PHASES
@@ -174,13 +177,16 @@ def find_bottleneck(logs: Record, context: PerfContext) -> str:
 
 
 def _overlap_helps(context: PerfContext, rollout: float, train: float) -> bool:
-    """Return True if rollouts and training alternate on two devices and take similar times."""
+    """Return True if a run would be faster if rollouts and training ran at the same time.
+
+    This is assumed if they now alternate on two devices and take similar times.
+    """
     alternating = context.device == "gpu" and context.rollout_device == "cpu"
     similar = max(rollout, train) <= OVERLAP_RATIO * min(rollout, train)
     return alternating and not context.overlap and similar
 
 
 def _label(phase: str) -> str:
-    """Return the name of a phase as the dashboard shows it."""
+    """Return the name that the dashboard shows for a phase of an epoch."""
     label, parent = next((label, parent) for name, label, parent in PHASES if name == phase)
     return f"{parent} {label}" if label in ("misc", "copy") else label

@@ -109,7 +109,7 @@ class Dashboard:
         return self._live is not None
 
     def update(self, logs: Record, last: bool = False) -> None:
-        """Add a record of the run, and draw unless the last drawing is very recent.
+        """Add a record of the run to the dashboard, and redraw unless it was redrawn very recently.
 
         Args:
             logs: Record of an epoch or an evaluation.
@@ -130,7 +130,7 @@ class Dashboard:
                 self.console.print(self.line(), soft_wrap=True, highlight=False)
 
     def refresh(self) -> None:
-        """Redraw if the window was resized, and show the progress of a long epoch."""
+        """Redraw the dashboard if the window was resized, and show the progress of a long epoch."""
         waited = time.perf_counter() - self._last_draw_time
         text = ""
         if self._in_progress and waited >= (SILENT_SECONDS if self._live else SILENT_LINE_SECONDS):
@@ -158,7 +158,7 @@ class Dashboard:
             self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def line(self) -> str:
-        """Return the state of the run as one plain line."""
+        """Return the state of the training run (steps, speed, score, loss) as one line of text."""
         run = self.run
         logs = self.run.logs
         fields = [f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps"]
@@ -183,7 +183,7 @@ class Dashboard:
         return find_bottleneck(self.run.logs, self._context) if self._context else ""
 
     def picture(self, spare: int = 0, in_progress: str = "") -> DashboardPicture:
-        """Return the current picture, which fits a terminal of any size.
+        """Return the dashboard's current picture of the run, which fits a terminal of any size.
 
         Args:
             spare: Lines of the terminal that stay free.
@@ -192,7 +192,7 @@ class Dashboard:
         return DashboardPicture(self.run, self.bottleneck_hint(), spare, in_progress)
 
     def _draw(self, picture: RenderableType) -> None:
-        """Show a new picture in place of the old one.
+        """Show a new picture of the run in the terminal in place of the old one.
 
         If the window's size changed, the screen is cleared first, because the terminal may have
         wrapped lines of the old picture. It is cleared line by line. If it were cleared at once,

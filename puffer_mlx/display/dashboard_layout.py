@@ -47,7 +47,7 @@ class DashboardPicture:
         yield Panel(Group(*lines), title="[bold]puffer_mlx[/]", border_style="cyan")
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Return the picture as at most ``height`` lines of at most ``width`` columns."""
+        """Return the dashboard's picture in at most ``height`` lines of ``width`` columns."""
         run = self._run
         scores = run.scores() or {"": NO_EPISODE_TEXT}
         head = _flow([*scores.items(), *run.progress().items()], width, "bold")
@@ -92,7 +92,7 @@ class DashboardPicture:
         return lines
 
     def _curve(self, width: int, height: int) -> list[Text]:
-        """Return the lines of the curve of the score or the rating; [] if there is no space."""
+        """Return the curve of the run's score or Elo rating as text; [] if there is no space."""
         if width < MIN_CURVE_COLUMNS or height < MIN_CURVE_LINES:
             return []
         run = self._run
@@ -105,7 +105,7 @@ class DashboardPicture:
         return draw_curve(title, points, run.total_steps, width, height)
 
     def _statistics(self, width: int) -> list[Text]:
-        """Return the lines of the environment's statistics, several of them side by side."""
+        """Return the environment's statistics as lines of text, several statistics in each line."""
         cells = _aligned_lines(self._run.statistics())
         if not cells:
             return []
@@ -119,7 +119,7 @@ _PLAIN_CONSOLE = Console(width=80, color_system=None)  # only used to wrap lines
 
 
 def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
-    """Return names and values as running text, with line breaks only between pairs."""
+    """Return (name, value) pairs as lines of running text, broken only between two pairs."""
     lines: list[Text] = []
     for name, value in pairs:
         item = Text.assemble((name, "cyan"), " " if name and value else "", (value, style))
@@ -131,7 +131,7 @@ def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
 
 
 def _aligned_lines(pairs: Pairs) -> list[Text]:
-    """Return a column of text: a name on the left and its value on the right of each line."""
+    """Return a line of text for each (name, value) pair, with names and values in two columns."""
     name_width = max((len(name) for name, _ in pairs), default=0)
     value_width = max((len(value) for _, value in pairs), default=0)
     return [
@@ -141,7 +141,7 @@ def _aligned_lines(pairs: Pairs) -> list[Text]:
 
 
 def _titled_column(title: str, pairs: Pairs) -> list[Text]:
-    """Return the lines of a column: a title and a line for each pair; [] without pairs."""
+    """Return a title and a line for each (name, value) pair, all equally wide; [] without pairs."""
     lines = _aligned_lines(pairs)
     return [Text(f"{title:{lines[0].cell_len}}", "italic"), *lines] if lines else []
 

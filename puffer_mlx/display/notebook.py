@@ -57,7 +57,7 @@ def run_summary(trainer: Any) -> dict[str, str]:
 
 
 def watch(trainer: Trains) -> Generator[Record, None, None]:
-    """Train and show the progress in a figure that is redrawn in place.
+    """Run a trainer and show the progress in a figure that is redrawn in place. Yields its records.
 
     For Python environments, a line about their default settings is printed first.
 
@@ -161,7 +161,7 @@ class LiveFigure:
             self._draw()
 
     def update(self, logs: Record, last: bool = False) -> None:
-        """Add a record of the run, and draw unless the last drawing is very recent.
+        """Add a record of the run to the figure, and redraw unless it was redrawn very recently.
 
         Args:
             logs: Record of an epoch.
@@ -235,12 +235,12 @@ def format_short(number: float) -> str:
 
 
 def _tick_label(value: float, position: int) -> str:
-    """Return the label of a tick of an axis; matplotlib calls this with value and position."""
+    """Return the label of a tick of a plot's axis, such as 2M. matplotlib calls this function."""
     return f"{value:g}" if value < 1e3 else format_short(value)
 
 
 def _write_columns(axes: Any, run: RunState) -> None:
-    """Write facts, times, losses and statistics of a run as columns of text."""
+    """Write facts, times, losses and statistics of a run into a figure, as columns of text."""
     axes.set_axis_off()
     sections = {
         "run": [*run.progress().items(), *run.facts().items()],
@@ -270,7 +270,10 @@ def _ipython() -> tuple[Any, Any]:
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Import matplotlib's Figure and Agg canvas, which leave the user's pyplot unchanged."""
+    """Import matplotlib. Returns its classes Figure and FigureCanvasAgg.
+
+    They leave the user's pyplot unchanged.
+    """
     with optional_package(*NOTEBOOK_PACKAGE):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

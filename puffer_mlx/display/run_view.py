@@ -69,7 +69,10 @@ def format_episodes(count: float) -> str:
 
 
 def format_agents(agents: int, groups: int) -> str:
-    """Format a number of agents, and the number of groups that alternate if above 1."""
+    """Return as text the number of agents, and the number of groups that act alternately.
+
+    A single group isn't mentioned.
+    """
     return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
 
 
@@ -139,7 +142,10 @@ class RunState:
         self._stride = 1  # records per point
 
     def update(self, logs: Record) -> None:
-        """Add a record of the run. A record without ``SPS`` (evaluation) adds no curve point."""
+        """Update the state of the run with a new record.
+
+        A record without ``SPS``, such as that of an evaluation, adds no point to the curves.
+        """
         previous_steps = self.logs.get("agent_steps", 0.0)
         perf = {name: value for name, value in logs.items() if name.startswith("perf/")}
         old = self.logs
@@ -166,7 +172,7 @@ class RunState:
         self._add_point(self._sums)
 
     def _add_point(self, point: CurvePoint) -> None:
-        """Add a point to the curves.
+        """Add a point to the curves of the run, which keep at most ``MAX_POINTS`` points.
 
         Within a stride, the point replaces the last one. When there are ``MAX_POINTS``, every other
         point is dropped and the stride is doubled.
@@ -197,12 +203,12 @@ class RunState:
 
     @property
     def time_left(self) -> str:
-        """Time to the end of the run at the current speed, as text."""
+        """Remaining time of the run at its current speed, as text."""
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
         return format_duration(steps / self.speed)
 
     def score_name(self, logs: Record) -> str:
-        """Return the key of a record's score, or "" without a score.
+        """Return the key under which a record contains the score, or "" if it contains none.
 
         The score is the first of these that the record contains: the run's metric, the default
         metric, the episode return.
@@ -285,7 +291,10 @@ class RunState:
         ]
 
     def _merged_phases(self, max_phases: int | None) -> dict[str, list[str]]:
-        """Return the names of the phases to show, each with the phases that are merged into it."""
+        """Return the names of the phases to show, each with the list of phases merged into it.
+
+        If there are more than ``max_phases``, short phases are merged into misc.
+        """
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
         measured = [name for name in spent if spent[name] > 0]
         parents = {name: parent for name, _, parent in PHASES if parent}
@@ -304,7 +313,7 @@ class RunState:
         return {name: [name] for name in fixed}
 
     def times(self, max_phases: int | None = None) -> Pairs:
-        """Return labels and times of an epoch's phases as text.
+        """Return the phases of an epoch, such as rollout and training, as (label, time) texts.
 
         With a small ``max_phases`` only rollout and training are included.
         """
@@ -318,7 +327,7 @@ class RunState:
         return list(zip(names, times, strict=True))
 
     def losses(self) -> Pairs:
-        """Return the last epoch's losses as text.
+        """Return the last epoch's losses as (name, value) pairs of text.
 
         Losses in ``SHOWN_IF_LARGE``, which are 0 in a healthy run, are left out if they are small.
         """
@@ -330,7 +339,7 @@ class RunState:
         return rows
 
     def statistics(self) -> Pairs:
-        """Return the environment's statistics, means per finished episode, as text."""
+        """Return the environment's statistics (means over episodes) as (name, value) texts."""
         return [
             (name, format_count(value) if name == "n" else f"{value:.3f}")
             for name, value in self._values_of("env").items()
@@ -355,7 +364,10 @@ class RunState:
         }
 
     def score_curve(self) -> Curve:
-        """Return the curve of the score: the mean of the episodes since the previous point."""
+        """Return the curve of the score over steps.
+
+        Each point is the mean score of the episodes since the previous point.
+        """
         pairs = zip([CurvePoint(0.0, 0.0, 0.0, 0.0), *self._points], self._points, strict=False)
         return _curve(
             (b.steps, (b.score - a.score) / (b.episodes - a.episodes))
@@ -364,11 +376,11 @@ class RunState:
         )
 
     def rating_curve(self) -> Curve:
-        """Return the curve of the learner's Elo rating; empty without self-play."""
+        """Return the curve of the learner's Elo rating over steps; empty without self-play."""
         return _curve((p.steps, p.rating) for p in self._points if p.rating is not None)
 
     def speed_curve(self) -> Curve:
-        """Return the curve of the speed: steps per second since the previous point.
+        """Return the curve of the speed over steps: steps per second since the previous point.
 
         The first point is left out, because it includes compiling. Time between epochs isn't
         included.
@@ -377,7 +389,10 @@ class RunState:
         return _curve((b.steps, (b.steps - a.steps) / (b.seconds - a.seconds)) for a, b in pairs)
 
     def _values_of(self, section: str) -> Record:
-        """Return the newest values of a section, such as loss or env, by name without it."""
+        """Return the newest values of a section, such as loss, from names like ``loss/policy``.
+
+        The returned names don't contain the section.
+        """
         begin = f"{section}/"
         values = {name: value for name, value in self.logs.items() if name.startswith(begin)}
         return {name.removeprefix(begin): value for name, value in values.items()}
@@ -389,7 +404,7 @@ def _curve(points: Iterable[tuple[float, float]]) -> Curve:
 
 
 def score_label(name: str) -> str:
-    """Return the label of a score for its key: score, return, or the name of the metric."""
+    """Return the word to show for a score, by its key: score, return or the metric's name."""
     if name in ("", MEAN_SCORE, DEFAULT_METRIC):
         return "score"
     return "return" if name == RETURN_KEY else name.removeprefix("env/")

@@ -21,7 +21,7 @@ RunningStatistics = Mapping[str, np.ndarray]  # of normalizers, see ``vec.base.H
 
 
 def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
-    """Average each array of some trees over all ranks. Returns the trees of means, not evaluated.
+    """Average trees of arrays over all ranks. Returns the trees of means, not evaluated.
 
     All arrays are sent in one message, because each message takes as long as sending 100,000
     floats.
@@ -38,7 +38,7 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
 
 
 def gather_moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
-    """Gather the moments of all ranks' advantages, from which the loss normalizes the advantages.
+    """Gather each rank's statistics of its advantages, to normalize advantages over all ranks.
 
     Args:
         group: MLX's group of processes.
@@ -52,7 +52,7 @@ def gather_moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
 
 
 def all_gather_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
-    """Send bytes to all ranks by MLX's collectives. Returns the bytes of each rank, by rank."""
+    """Send bytes to all ranks by MLX's collectives, and return the bytes of all ranks, by rank."""
     sizes = mx.distributed.all_gather(mx.array([len(data)], mx.int32), group=group)
     lengths: list[int] = sizes.tolist()  # type: ignore
     width = max(max(lengths), 1)
@@ -63,7 +63,7 @@ def all_gather_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
 
 
 def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Merge the ranks' logs. Returns means over all ranks' episodes.
+    """Merge the episode statistics that the ranks logged. Returns means over all ranks' episodes.
 
     Args:
         logs: Logs of each rank: means over ``n`` episodes, and ``n``.
@@ -78,7 +78,7 @@ def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def merged_moments(
     common: RunningStatistics, by_rank: Sequence[RunningStatistics]
 ) -> dict[str, np.ndarray]:
-    """Merge running means and variances to which each rank has added samples.
+    """Merge running means and variances to which each rank has added samples. Returns the result.
 
     All ranks started from the same statistics. Chan's parallel update merges the statistics of two
     sets of samples. Here its inverse computes the statistics of each rank's new samples, and the
@@ -112,7 +112,7 @@ def merged_moments(
 def _added_samples(
     start: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray
 ) -> tuple:
-    """Return the count, mean and sum of squared deviations of the samples added since ``start``.
+    """Return count, mean and sum of squared deviations of the samples added to running statistics.
 
     Args:
         start: (count, mean, sum of squared deviations) before the samples.

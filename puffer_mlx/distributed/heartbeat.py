@@ -41,7 +41,7 @@ BEATS, MESSAGES = range(2)  # purposes of a rank's two connections
 
 @dataclass
 class RankProgress:
-    """Progress that a rank reports in its heartbeats.
+    """Progress of one rank, a process of a distributed run, as reported in its heartbeats.
 
     Attributes:
         count: Number of minibatches and exchanges so far, compared with that of other ranks.
@@ -57,7 +57,9 @@ class RankProgress:
 
 
 class Heartbeat:
-    """Send this rank's heartbeats and receive those of other ranks, in separate threads.
+    """Send this rank's heartbeats to other ranks and receive theirs, to detect lost ranks.
+
+    Separate threads send and receive.
 
     Args:
         rank: Number of this rank.
@@ -90,7 +92,7 @@ class Heartbeat:
     # ---- begin and end ---------------------------------------------------------------------------
 
     def listen(self, count: int, local: bool) -> dict[str, Any]:
-        """Start to accept connections of the other ranks. Called on rank 0.
+        """Start a server on rank 0 that accepts the other ranks' connections. Returns its address.
 
         Args:
             count: Number of other ranks.
@@ -105,7 +107,7 @@ class Heartbeat:
         return server.address
 
     def connect(self, address: dict[str, Any]) -> bool:
-        """Connect to rank 0 and start to send heartbeats.
+        """Connect this rank to rank 0 and start to send heartbeats. Returns True if that works.
 
         Args:
             address: Result of ``listen`` on rank 0.
@@ -127,7 +129,7 @@ class Heartbeat:
         return True
 
     def close(self, error: str = "") -> None:
-        """Report to the other ranks that this rank ends, and close the connections.
+        """Tell the other ranks that this rank ends, normally or by an error; close the connections.
 
         Args:
             error: Error that ends this rank; "" for a normal end.
@@ -143,14 +145,14 @@ class Heartbeat:
     # ---- used by the main thread -----------------------------------------------------------------
 
     def wait_lost(self, seconds: float) -> str | None:
-        """Wait for a rank to be lost. Returns the reason, or None after ``seconds``."""
+        """Wait at most ``seconds`` for a rank to be lost. Returns the reason, else None."""
         self._is_lost.wait(seconds)
         self.raising = self.lost is not None
         return self.lost
 
     @contextlib.contextmanager
     def exempt_from_timeout(self) -> Iterator[None]:
-        """Mark this rank as busy during a block, so that it doesn't count as hanging."""
+        """Mark this rank as busy during a ``with`` block, so that it doesn't count as hanging."""
         self.progress.busy = True
         try:
             yield
@@ -167,14 +169,14 @@ class Heartbeat:
             self._peers[rank].send_bytes(json.dumps(message).encode())
 
     def _accept(self, count: int) -> None:
-        """Accept connections until all ranks are connected. A thread serves each connection."""
+        """Accept connections, each served by a new thread, until all other ranks are connected."""
         assert self._server
         with contextlib.suppress(OSError):  # the server was closed
             while True:
                 self._start(self._welcome, self._server.accept(), count)
 
     def _welcome(self, new_socket: socket.socket, count: int) -> None:
-        """Serve a new connection: receive a rank's heartbeats, or close it for other programs."""
+        """Handle a new connection: receive a rank's messages, or close it if no rank opened it."""
         assert self._server
         rank, purpose = self._server.verify_greeting(new_socket) or (0, BEATS)
         if not 0 < rank <= count or purpose not in (BEATS, MESSAGES):
@@ -196,7 +198,7 @@ class Heartbeat:
             self._listen_to(rank, peer)
 
     def _listen_to(self, rank: int, peer: Connection) -> None:
-        """Receive a rank's heartbeats until it ends."""
+        """Receive another rank's heartbeats until that rank ends, and record if it is lost."""
         progress = self._progress[rank]
         reason = f"rank {rank} has died"
         try:
@@ -224,7 +226,7 @@ class Heartbeat:
             self._mark_lost(reason)
 
     def _watch(self) -> None:
-        """Send this rank's progress and check that of other ranks, twice a second."""
+        """Send this rank's progress twice a second, and check that other ranks make progress."""
         previous_counts: list[int] = []
         since = time.monotonic()
         while not self._closed.wait(BEAT_INTERVAL):
@@ -251,7 +253,7 @@ class Heartbeat:
                 self._mark_lost(f"rank {rank} hangs: the others have waited {timeout:.0f} s")
 
     def _mark_lost(self, reason: str) -> None:
-        """Record the reason why a rank is lost. Rank 0 reports it to all others."""
+        """Record the reason why a rank is lost, and end this process. Rank 0 tells the others."""
         with self._lock:
             if self.lost is not None or self._closed.is_set():
                 return
@@ -263,7 +265,7 @@ class Heartbeat:
         self._start(self._force_end)
 
     def _force_end(self) -> None:
-        """End the process if the main thread doesn't end it in time.
+        """End this process after a rank was lost, if the main thread doesn't end it in time.
 
         Even after the main thread has saved everything, it may wait forever for MLX's threads that
         exchange messages.

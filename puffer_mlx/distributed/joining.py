@@ -95,7 +95,7 @@ def init_distributed(
 
 
 def _divide_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
-    """Divide the CPU cores among the ranks of this machine, if the launcher hasn't done it.
+    """Give each rank of this machine a part of the CPU cores, unless the launcher has done it.
 
     Args:
         rank: Number of this rank.
@@ -128,7 +128,11 @@ def _connect(ranks: Ranks, hosts: list[str]) -> None:
 
 
 def _facts(config: Config) -> dict[str, Any]:
-    """Return what must be the same on all ranks (options, versions, device), and host and cores."""
+    """Return facts about this rank by name, which are compared between the ranks.
+
+    They are options, versions and the device, which must be the same on all ranks, and the host and
+    cores, which may differ.
+    """
     versions = describe_machine()
     settings = {
         f"{section}.{key}": str(value)
@@ -150,7 +154,7 @@ def _facts(config: Config) -> dict[str, Any]:
 def _first_difference(
     first: Mapping[str, Any], other: Mapping[str, Any]
 ) -> tuple[str, Any, Any] | None:
-    """Return the first name whose values differ between two ranks, with both values, or None.
+    """Return the first fact that differs between two ranks: its name and both values; else None.
 
     Args:
         first: Facts of one rank (``_facts``).
@@ -177,7 +181,7 @@ if not select.select([0], [], [], seconds)[0]:
 
 @contextmanager
 def _rendezvous_timeout(timeout: float, name: str) -> Iterator[None]:
-    """Kill this process if a block, in which it waits for other ranks, takes too long.
+    """Kill this process if a ``with`` block, which waits for other ranks, takes too long.
 
     MLX waits forever and holds Python's lock, so a thread couldn't kill the process. A helper
     process does it.

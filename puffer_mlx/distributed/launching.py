@@ -67,7 +67,7 @@ def launcher_backend() -> str | None:
 
 
 def _host_file_error(path: str, rank: int) -> str:
-    """Return the reason why a rank can't use a file of hosts, or "" if it can."""
+    """Return why a rank can't use the file of all ranks' addresses, or "" if it can."""
     if not os.path.isfile(path):
         return f"{path!r} is no file"
     try:
@@ -123,7 +123,7 @@ def launch_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
 
 
 def uses_gpus(device: str) -> bool:
-    """Return True if ranks train on GPUs and are connected by NCCL.
+    """Return True if the ranks of a run train on GPUs (connected by NCCL), False for the CPU.
 
     Args:
         device: Device of the configuration: auto, cpu or gpu.
@@ -134,7 +134,7 @@ def uses_gpus(device: str) -> bool:
 
 
 def assign_cores(process: int, rank: int, count: int) -> None:
-    """Let one of ``count`` processes use only its slice of the CPU cores. Linux only.
+    """Restrict a process to its part of the CPU cores, which ``count`` processes share. Linux only.
 
     Args:
         process: Process ID; 0 for this process.
@@ -173,7 +173,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """Forward this process's signals, including Ctrl-Z, to all ranks during a block."""
+    """Forward the signals that this process gets, such as Ctrl-C, to all ranks during a block."""
 
     def forward(signum: int, _: object = None) -> None:
         for process in ranks:
@@ -194,7 +194,7 @@ def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
 
 
 def _wait(ranks: Sequence[subprocess.Popen]) -> int:
-    """Wait for all ranks to end, but at most ``KILL_TIMEOUT`` seconds after one has failed.
+    """Wait for the ranks' processes to end, but only ``KILL_TIMEOUT`` seconds after a failure.
 
     Returns:
         The exit code of the first rank that failed, else 0.
@@ -225,7 +225,7 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
 
 
 def is_first_report(error: str) -> bool:
-    """Return True if no other rank on this machine has printed this error yet."""
+    """Return True if this rank is the first on this machine to report an error, so it prints it."""
     if REPORTED_FOLDER not in os.environ:
         return True
     marker = Path(os.environ[REPORTED_FOLDER], hashlib.sha256(error.encode()).hexdigest())

@@ -27,11 +27,11 @@ WELCOME = b"welcome"
 
 
 class LostRank(RuntimeError):
-    """Raised if another rank no longer answers."""
+    """Exception for an exchange that fails because another rank no longer answers."""
 
 
 class RendezvousServer:
-    """Accept TCP connections from the other ranks, on rank 0.
+    """Server on rank 0 that accepts TCP connections from the other ranks.
 
     Args:
         local: True if all ranks run on this machine.
@@ -50,7 +50,7 @@ class RendezvousServer:
         }
 
     def accept(self) -> socket.socket:
-        """Wait for the next connection and return it. It may come from another program.
+        """Wait for the next TCP connection and return its socket. It may come from another program.
 
         Raises:
             OSError: The server was closed.
@@ -58,7 +58,7 @@ class RendezvousServer:
         return self._server.accept()[0]
 
     def verify_greeting(self, peer: socket.socket) -> tuple[int, int] | None:
-        """Receive the greeting of a new connection and check its token.
+        """Receive the greeting that opens a new connection, and check the token in it.
 
         Returns:
             The rank of the sender and the purpose of the connection. Without the right token, the
@@ -72,14 +72,14 @@ class RendezvousServer:
         return None
 
     def close(self) -> None:
-        """Stop accepting connections. Any thread may call this."""
+        """Close the server, so that it accepts no more connections. Any thread may call this."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # otherwise ``accept`` would keep waiting
         self._server.close()
 
 
 def connect(address: dict[str, Any], rank: int, purpose: int) -> Connection | None:
-    """Connect to rank 0 by TCP. Returns the connection, or None on failure.
+    """Connect this rank to rank 0 by TCP. Returns the connection, or None on failure.
 
     Args:
         address: ``RendezvousServer.address`` of rank 0.
@@ -99,7 +99,7 @@ def connect(address: dict[str, Any], rank: int, purpose: int) -> Connection | No
 
 
 def _receive(peer: socket.socket, size: int) -> bytes:
-    """Receive exactly ``size`` bytes from a socket within ``GREETING_TIMEOUT`` seconds.
+    """Receive and return exactly ``size`` bytes from a socket, in ``GREETING_TIMEOUT`` seconds.
 
     Raises:
         OSError: The bytes didn't arrive in time, or the peer closed the connection.
@@ -116,7 +116,7 @@ def _receive(peer: socket.socket, size: int) -> bytes:
 
 
 def to_connection(peer: socket.socket) -> Connection:
-    """Turn a socket into a connection that sends and receives messages without a timeout."""
+    """Convert a TCP socket to a connection that sends and receives messages without a timeout."""
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(peer.detach())
@@ -151,7 +151,7 @@ class HostAllGather:
         self._lost = lost
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Send bytes to all ranks, which must all call this. Returns the bytes of all, by rank.
+        """Send bytes to all ranks and return the bytes of all ranks, by rank. All must call this.
 
         Raises:
             LostRank: A rank no longer answers.

@@ -39,7 +39,7 @@ ARRAY_PREFIX = "ranks."  # a checkpoint contains the arrays of rank R as ``ranks
 
 
 class Ranks(SingleProcess):
-    """One of several processes that train together; created by ``joining.init_distributed``.
+    """This process as one of several that train together; ``joining.init_distributed`` creates it.
 
     Args:
         group: MLX's group of processes.
@@ -61,11 +61,11 @@ class Ranks(SingleProcess):
         self._common_statistics: dict[str, np.ndarray] = {}  # the same on all ranks
 
     def local_config(self, config: Config) -> Config:
-        """Return the configuration of this rank's shard of the agents and minibatches."""
+        """Return the configuration of this rank's shard of a run: of its agents and minibatches."""
         return partition(config, self.rank, self.size)
 
     def draw_columns(self, draw: DrawFunction, key: mx.array, steps: int, agents: int) -> mx.array:
-        """Draw random numbers for the agents of all ranks; return those of this rank's agents.
+        """Draw random numbers for the agents of all ranks, and return those for this rank's agents.
 
         So a run gets the same random numbers on any number of ranks.
         """
@@ -74,7 +74,7 @@ class Ranks(SingleProcess):
         return mx.contiguous(all_columns[:, first : first + agents])
 
     def local_key(self, key: mx.array) -> mx.array:
-        """Derive this rank's key for choosing minibatches from the key that all ranks share."""
+        """Return this rank's random key for choosing minibatches, derived from the common key."""
         return mx.random.split(key, self.size)[self.rank]
 
     # ---- a minibatch -----------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Ranks(SingleProcess):
         return averaged
 
     def count_progress(self, gradients: GradientFunction) -> GradientFunction:
-        """Wrap a gradient function so that each call counts as progress of this rank."""
+        """Return a gradient function that counts each call as progress, for heartbeats."""
 
         def count(*inputs: Any) -> Any:
             self.heartbeat.progress.count += 1
@@ -114,7 +114,7 @@ class Ranks(SingleProcess):
         return b"1" in self._gather_checked(b"1" if flag else b"0")
 
     def should_stop(self, flag: bool) -> bool:
-        """Return True if ``flag`` is set on a rank or the launcher has ended.
+        """Return True if the run must stop: ``flag`` is True on a rank or the launcher has ended.
 
         Rank 0 prints a message if its launcher has ended.
         """
@@ -159,11 +159,11 @@ class Ranks(SingleProcess):
         return exchange.merged_means(all_logs), scores
 
     def begin_statistics(self, vec: VecEnv) -> None:
-        """Store the normalization statistics that all ranks have before they add samples."""
+        """Store the normalization statistics, equal on all ranks, before the ranks add samples."""
         self._common_statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
-        """Merge the samples that all ranks added to the normalization statistics.
+        """Merge the samples that all ranks added to the environments' normalization statistics.
 
         These are the samples since the last call, or since ``begin_statistics``.
         """
@@ -178,7 +178,10 @@ class Ranks(SingleProcess):
     # ---- a checkpoint ----------------------------------------------------------------------------
 
     def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Return the arrays of all ranks but 0 for a checkpoint: for rank R, bytes ``ranks.R``."""
+        """Gather all ranks' arrays to store them in a checkpoint of rank 0.
+
+        Returns the arrays of each rank R but 0, encoded as an array of bytes ``ranks.R``.
+        """
         mine = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
         with self.report_lost_ranks():
             messages = exchange.all_gather_bytes(self.group, mine)
@@ -186,13 +189,13 @@ class Ranks(SingleProcess):
         return {name: mx.array(np.frombuffer(data, np.uint8)) for name, data in by_name.items()}
 
     def checkpoint_values(self) -> dict[str, int]:
-        """Return the number of ranks, which a checkpoint stores."""
+        """Return the number of ranks as a dictionary, to store it in a checkpoint."""
         return {"ranks": self.size}
 
     def restore(
         self, arrays: dict[str, mx.array], values: Mapping[str, Any]
     ) -> dict[str, mx.array]:
-        """Return a checkpoint's arrays, with those of rank 0 replaced by those of this rank.
+        """Return a checkpoint's arrays for this rank: its arrays replace those of rank 0.
 
         Raises:
             UserError: The checkpoint was saved with another number of ranks.
@@ -204,7 +207,7 @@ class Ranks(SingleProcess):
         return {**arrays, **{name: mx.array(array) for name, array in mine.items()}}
 
     def agree_on_disabled(self) -> bool:
-        """Disable on all ranks each implementation that any rank has disabled as wrong.
+        """Disable on all ranks each implementation of an operation that any rank found to be wrong.
 
         Returns:
             True if the ranks had disabled different implementations.
@@ -223,7 +226,7 @@ class Ranks(SingleProcess):
 
     @contextlib.contextmanager
     def _lost_rank_as_error(self) -> Iterator[None]:
-        """Turn errors of an exchange that mean a lost rank into UserErrors."""
+        """Raise a UserError if an exchange in a ``with`` block fails because a rank is lost."""
         try:
             yield
         except RuntimeError as error:
@@ -238,7 +241,7 @@ class Ranks(SingleProcess):
             raise UserError(reason, RESUME_HINT)
 
     def exempt_from_timeout(self) -> contextlib.AbstractContextManager[object]:
-        """Mark this rank as busy during a block, so that the others wait for it without limit."""
+        """Return a context in which this rank is busy, so that others wait without a timeout."""
         return self.heartbeat.exempt_from_timeout()
 
     def broadcast_text(self, text: str) -> str:
@@ -246,17 +249,17 @@ class Ranks(SingleProcess):
         return self._gather_checked(text.encode() if not self.rank else b"")[0].decode()
 
     def all_objects(self, value: Any) -> list[Any]:
-        """Send an object to all ranks as JSON. Returns the objects of all ranks, by rank."""
+        """Send an object to all ranks as JSON, and return the objects of all ranks, by rank."""
         return [json.loads(text) for text in self._gather_checked(json.dumps(value).encode())]
 
     def use_host_all_gather(self) -> None:
-        """Exchange small messages over TCP (``HostAllGather``) instead of MLX from now on."""
+        """From now on exchange small messages between ranks over TCP instead of MLX."""
         self._gather_bytes = HostAllGather(
             self.heartbeat.messages, self.size, lambda: self.heartbeat.lost
         ).gather
 
     def _gather_checked(self, data: bytes) -> list[bytes]:
-        """Send bytes to all ranks. Returns the bytes of all ranks, by rank.
+        """Send bytes to all ranks and return the bytes that all ranks sent, by rank.
 
         Raises:
             UserError: A rank is lost.
@@ -266,7 +269,7 @@ class Ranks(SingleProcess):
 
     @contextlib.contextmanager
     def report_end(self) -> Iterator[None]:
-        """Report the end of a block, or the error that it raises, to the other ranks."""
+        """Tell the other ranks when a ``with`` block ends, and with which error if it fails."""
         try:
             yield
         except BaseException as error:
@@ -280,7 +283,9 @@ class Ranks(SingleProcess):
 
 
 def _disable_all(by_rank: Sequence[list[str]]) -> bool:
-    """Disable each implementation that any rank has disabled. Returns True if the ranks differed.
+    """Disable the implementations of operations that any rank has disabled.
+
+    Returns True if the ranks had disabled different ones.
 
     Args:
         by_rank: Names of disabled implementations, by rank.
@@ -290,7 +295,7 @@ def _disable_all(by_rank: Sequence[list[str]]) -> bool:
 
 
 def weights_crc(weights: Any) -> int:
-    """Return the CRC-32 of all weights, to compare them between ranks.
+    """Return the CRC-32 of all weights of a policy, to check that all ranks have the same weights.
 
     Reading the arrays themselves would move them to host memory permanently, so a copy is read.
     """
@@ -299,13 +304,13 @@ def weights_crc(weights: Any) -> int:
 
 
 def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode named arrays as a message."""
+    """Encode arrays and their names as bytes, to send them to another rank or store them."""
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore
     return file.getvalue()
 
 
 def from_bytes(data: bytes) -> dict[str, np.ndarray]:
-    """Decode the named arrays in a message from ``to_bytes``."""
+    """Decode bytes that ``to_bytes`` returned. Returns the arrays by name."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return dict(file)

@@ -15,7 +15,7 @@ from puffer_mlx.vec.base import Environments
 
 
 def partition(config: Config, rank: int, size: int) -> Config:
-    """Return the configuration of one rank's shard of a run.
+    """Return the configuration of one rank's shard of a run: of its agents and minibatches.
 
     Args:
         config: Configuration of the entire run.
@@ -64,7 +64,7 @@ def partition(config: Config, rank: int, size: int) -> Config:
 
 
 def _nearest_multiples(name: str, value: int, divisor: int) -> str:
-    """Return a hint with the nearest values of an option that a number divides."""
+    """Return a hint that names the multiples of ``divisor`` nearest to an option's value."""
     lower = value // divisor * divisor
     return f"{name} {' or '.join(str(n) for n in (lower, lower + divisor) if n)}"
 

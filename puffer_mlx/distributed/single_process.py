@@ -19,7 +19,9 @@ DrawFunction = Callable[[mx.array, tuple[int, int]], mx.array]  # (key, (T, N)) 
 
 
 class SingleProcess:
-    """The only rank of a run in a single process, and the base class of ``ranks.Ranks``.
+    """Replacement for the ranks of a distributed run if one process trains alone.
+
+    Also the base class of ``ranks.Ranks``. With one process, exchanges return their inputs.
 
     Attributes:
         rank: Number of this process, from 0.
@@ -30,7 +32,7 @@ class SingleProcess:
     size = 1
 
     def local_config(self, config: Config) -> Config:
-        """Return the configuration of this rank's shard of the run."""
+        """Return the configuration of this rank's shard of a run; in one process, all of it."""
         return config
 
     def average_gradients(self, gradients: GradientFunction, normalised: bool) -> GradientFunction:
@@ -44,11 +46,11 @@ class SingleProcess:
         return gradients
 
     def count_progress(self, gradients: GradientFunction) -> GradientFunction:
-        """Wrap a gradient function so that each call counts as progress of this rank."""
+        """Return a gradient function that counts each call as progress, for heartbeats."""
         return gradients
 
     def draw_columns(self, draw: DrawFunction, key: mx.array, steps: int, agents: int) -> mx.array:
-        """Draw random numbers for this rank's agents, (T, agents, ...).
+        """Draw and return random numbers for this rank's agents, (T, agents, ...).
 
         Args:
             draw: Draws random numbers (T, N, ...) for N agents.
@@ -59,7 +61,7 @@ class SingleProcess:
         return draw(key, (steps, agents))
 
     def local_key(self, key: mx.array) -> mx.array:
-        """Derive this rank's key for choosing minibatches from the key that all ranks share."""
+        """Return this rank's random key for choosing minibatches, derived from the common key."""
         return key
 
     def any(self, flag: bool) -> bool:
@@ -104,13 +106,13 @@ class SingleProcess:
         return {}
 
     def checkpoint_values(self) -> dict[str, int]:
-        """Return values about the ranks that a checkpoint stores."""
+        """Return values about the ranks, such as their number, to store them in a checkpoint."""
         return {}
 
     def restore(
         self, arrays: dict[str, mx.array], values: Mapping[str, Any]
     ) -> dict[str, mx.array]:
-        """Return the arrays in a checkpoint that belong to this rank.
+        """Return those of a checkpoint's arrays that belong to this rank, to resume from them.
 
         Args:
             arrays: All arrays of the checkpoint.
@@ -129,7 +131,7 @@ class SingleProcess:
         return arrays
 
     def agree_on_disabled(self) -> bool:
-        """Disable on all ranks each implementation that any rank has disabled as wrong.
+        """Disable on all ranks each implementation of an operation that any rank found to be wrong.
 
         Returns:
             True if the ranks had disabled different implementations.
@@ -137,7 +139,7 @@ class SingleProcess:
         return False
 
     def report_lost_ranks(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context for exchanges between ranks, which raises an error for a lost rank.
+        """Return a context for exchanges between ranks, which raises an error if a rank is lost.
 
         Raises:
             UserError: Another rank has ended or hangs.
@@ -145,7 +147,7 @@ class SingleProcess:
         return contextlib.nullcontext()
 
     def exempt_from_timeout(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which the other ranks wait for this rank without a timeout."""
+        """Return a context in which this rank is busy, so that others wait without a timeout."""
         return contextlib.nullcontext()
 
     def broadcast_text(self, text: str) -> str:
@@ -153,7 +155,7 @@ class SingleProcess:
         return text
 
     def report_end(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context for the entire run, which reports its end or error to other ranks."""
+        """Return a context for the entire run, which tells other ranks of its end or error."""
         return contextlib.nullcontext()
 
     def set_rescue(self, rescue: Callable[[], str]) -> None:

@@ -62,7 +62,7 @@ class EpisodeVideos:
         self.newest: Path | None = None
 
     def after_epoch(self) -> Logs:
-        """Record a video if one is due after this epoch. Returns entries for the epoch's record."""
+        """Record a video if one is due after this epoch. Returns the time it took, as metrics."""
         trainer = self._trainer
         self.newest = None
         if not video_is_due(trainer.config, trainer.epoch):
@@ -81,7 +81,10 @@ class EpisodeVideos:
 
 
 def video_is_due(config: Config, epoch: int) -> bool:
-    """Return True if a video is recorded after an epoch: at every n-th evaluation and the last."""
+    """Return True if a video of the policy is due after an epoch.
+
+    Videos are recorded at every n-th evaluation and at the last one.
+    """
     evaluations_per_video = config.base.eval_video_interval
     interval = config.base.eval_interval
     if not evaluations_per_video or not evaluation_is_due(config, epoch):
@@ -115,7 +118,9 @@ def check_drawable(config: Config, trained: VecEnv) -> None:
 
 
 def draw_function(config: Config, environments: Environments) -> DrawFunction:
-    """Return a function that draws an observation, from ``draw.py`` or the environment itself.
+    """Return a function that draws an observation as a picture.
+
+    The function comes from the environment's ``draw.py`` or the environment itself.
 
     Args:
         config: Configuration of the run.
@@ -171,7 +176,7 @@ def record_episode(stepper: AgentStepper, draw: DrawFunction) -> list[Frame]:
 
 
 def _environment(config: Config, trained: VecEnv) -> Environments:
-    """Create the first environment of an evaluation, with rendering enabled.
+    """Create the environment in which a video is recorded: the first one of an evaluation.
 
     If the numbers of agents per environment differ, all environments are created.
     """

@@ -70,17 +70,19 @@ class Scores:
 
     @property
     def count(self) -> int:
-        """Number of scored episodes."""
+        """Number of episodes in the results of this evaluation."""
         return sum(round(record["n"]) for record in self.episodes)
 
     def values(self, name: str) -> np.ndarray:
-        """Return one reported value of every episode, (count,) float64."""
+        """Return one reported value, such as the score, of each episode, (count,) float64."""
         counts = [round(record["n"]) for record in self.episodes]
         return np.repeat([record[name] for record in self.episodes], counts)
 
     @property
     def score(self) -> Spread:
-        """Statistics of the main score over all episodes; see ``main_score_name``.
+        """Mean, deviation, median, minimum and maximum of the main score over all episodes.
+
+        ``main_score_name`` selects the main score.
 
         Raises:
             UserError: If no episode ended.
@@ -103,7 +105,10 @@ class Scores:
         return f"<Scores: {self}>"
 
     def summary(self) -> dict[str, Spread]:
-        """Return the statistics of each value that all episodes report. Empty without episodes."""
+        """Return statistics of each value that all episodes report: mean, deviation, median, ...
+
+        The result is empty without episodes.
+        """
         if not self.episodes:
             return {}
         common = set.intersection(*(set(record) for record in self.episodes)) - {"env", "n"}
@@ -152,7 +157,10 @@ class Actor:
         self._state = policy.initial_state(n)
 
     def choose(self, rows: Rows) -> np.ndarray:
-        """Return the agents' actions for their latest rows, (n, heads) float32, C-contiguous."""
+        """Return the actions that the policy chooses for the agents' latest rows.
+
+        They are (n, heads) float32, C-contiguous.
+        """
         noise = None
         if self._key is not None:
             self._key, key = mx.random.split(self._key)
@@ -208,7 +216,7 @@ class AgentStepper:
 
 
 def seeded_eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
-    """Return the configuration of environments for an evaluation with a given seed.
+    """Return the configuration of the environments that an evaluation with a given seed plays.
 
     Evaluations with different seeds use different environment seeds.
 
@@ -228,7 +236,7 @@ def seeded_eval_config(config: Config, environments: int, agents: int, seed: int
 
 
 def max_environments(config: Config, agents: int) -> int:
-    """Return the maximum number of environments to play at once.
+    """Return the maximum number of environments that an evaluation plays at once.
 
     In C: ``MAX_ENVIRONMENTS``, because more environments cost less per step. In Python, where each
     is an object or a process: as many as in training.

@@ -70,7 +70,7 @@ class Evaluator:
 
     @property
     def score(self) -> float | None:
-        """Evaluation score of the current weights: the ``[sweep] metric``.
+        """Score of the trainer's current weights in their evaluation: the ``[sweep] metric``.
 
         It is None before these weights are evaluated, and if the metric isn't reported.
         """
@@ -79,7 +79,7 @@ class Evaluator:
         return self._logs.get(self._trainer.config.evaluation_metric)
 
     def after_epoch(self) -> Logs:
-        """Evaluate the weights if an evaluation is due after this epoch.
+        """Evaluate the trainer's weights if an evaluation is due after this epoch.
 
         Returns:
             Entries for the epoch's record, empty without an evaluation.
@@ -96,7 +96,7 @@ class Evaluator:
         return {**logs, "perf/evaluation": time.perf_counter() - began}
 
     def after_training(self) -> Iterator[Logs]:
-        """Evaluate the final weights. Yields records; see ``evaluate_after_training``."""
+        """Evaluate the trainer's final weights after training. Yields records of the results."""
         trainer = self._trainer
         if not trainer.config.base.eval_interval:
             for logs in evaluate_after_training(trainer, self._make):
@@ -110,7 +110,7 @@ class Evaluator:
             yield {"agent_steps": trainer.global_step, **logs}
 
     def _evaluate_once(self) -> Logs:
-        """Evaluate the current weights, at most once per epoch. Returns the record."""
+        """Evaluate the trainer's current weights, at most once per epoch. Returns the metrics."""
         trainer = self._trainer
         config = trainer.config
         if self._evaluated_epoch == trainer.epoch:
@@ -128,7 +128,7 @@ class Evaluator:
 
 
 def trained_stepper(trainer: Trainer, environments: Environments) -> AgentStepper:
-    """Return a stepper that plays a trainer's current weights in evaluation environments.
+    """Return an ``AgentStepper`` that plays evaluation environments with a trainer's weights.
 
     The environments get the normalization statistics of the training environments.
     """
@@ -138,7 +138,7 @@ def trained_stepper(trainer: Trainer, environments: Environments) -> AgentSteppe
 
 
 def evaluation_is_due(config: Config, epoch: int) -> bool:
-    """Return True if the weights are evaluated after an epoch (``base.eval_interval``)."""
+    """Return True if a run's weights must be evaluated after an epoch (``base.eval_interval``)."""
     interval = config.base.eval_interval
     steps = epoch * config.batch_size
     if not interval or not epoch:
@@ -148,7 +148,7 @@ def evaluation_is_due(config: Config, epoch: int) -> bool:
 
 
 def target_reached(config: Config, score: float | None) -> bool:
-    """Return True if a score reaches ``base.stop_at_score``, which ends the run."""
+    """Return True if an evaluation's score reaches ``base.stop_at_score``, which ends the run."""
     target = config.base.stop_at_score
     if isinstance(target, str) or score is None:  # the text is "none"
         return False
@@ -156,7 +156,7 @@ def target_reached(config: Config, score: float | None) -> bool:
 
 
 def target_message(config: Config, score: float | None) -> str:
-    """Return a message that the score has reached ``base.stop_at_score``."""
+    """Return a message that an evaluation's score has reached ``base.stop_at_score``."""
     name = config.evaluation_metric
     target = config.base.stop_at_score
     return f"{name} {score:.3f} has reached base.stop_at_score {target:g}"
@@ -184,7 +184,7 @@ def evaluation_config(config: Config, vec: VecEnv) -> Config:
 
 
 def evaluation_logs(scores: Scores, config: Config) -> Logs:
-    """Return an evaluation's record: means, standard deviation of the score, number of episodes.
+    """Return an evaluation's metrics by name: means, deviation of the score, number of episodes.
 
     Raises:
         UserError: If the metric of ``base.stop_at_score`` isn't reported.
@@ -231,7 +231,10 @@ def evaluate_after_training(trainer: Trainer, make: Callable[[Config], VecEnv]) 
 
 
 def puffer5_evaluation_config(config: Config) -> Config:
-    """Return the configuration of puffer5's evaluation after training (``base.eval_agents``)."""
+    """Return the configuration for evaluating after training with the algorithm puffer5.
+
+    The number of agents is ``base.eval_agents``.
+    """
     agents = config.base.eval_agents
     base = replace(config.base, reset_state=False)
     vec = replace(config.vec, total_agents=config.vec.total_agents if agents < 1 else agents)
@@ -260,7 +263,9 @@ def check_eval_agents(config: Config, vec: VecEnv) -> None:
 
 
 def incomplete_note(trainer: Trainer, record: Logs) -> str | None:
-    """Return a message if an evaluation stopped before all requested episodes ended, else None.
+    """Return a message if an evaluation after training ended too early; None if it is complete.
+
+    It ends early if environments don't end their episodes.
 
     There is no message for puffer4, and for ppo without ``base.eval_interval``.
 
@@ -287,12 +292,15 @@ def incomplete_note(trainer: Trainer, record: Logs) -> str | None:
 
 
 def _max_steps_without_end(config: Config) -> int:
-    """Return the steps, summed over agents, after which an evaluation stops if no episode ends."""
+    """Return the number of steps after which an evaluation stops if no episode ends.
+
+    The steps are summed over agents.
+    """
     return config.epochs * config.batch_size
 
 
 def _evaluation_rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
-    """Collect rollouts with a trainer's weights. Yields the means after each rollout."""
+    """Play rollouts with a trainer's weights to evaluate them. Yields the means after each."""
     timer = Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
     collector = make_collector(Acting(config, vec, trainer.policy), placement, timer)

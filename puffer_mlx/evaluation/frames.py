@@ -36,7 +36,7 @@ class Frame(NamedTuple):
 
 
 def find_draw(folder: Path) -> DrawFunction:
-    """Load an environment's drawing function from its ``draw.py``, and check what it returns.
+    """Return an environment's drawing function from its ``draw.py``; its results are checked.
 
     Args:
         folder: Folder of the environment.
@@ -85,7 +85,7 @@ def fit_picture(image: np.ndarray, height: int, width: int) -> np.ndarray:
 def add_caption(
     image: np.ndarray, lines: Sequence[str], other_lines: Sequence[str] = ()
 ) -> np.ndarray:
-    """Add lines of text above a picture, and pad the picture with black to the text's width.
+    """Return a picture with lines of text above it, padded with black to the width of the text.
 
     Args:
         image: Picture, (h, w, 3) uint8.
@@ -111,7 +111,7 @@ def add_caption(
 
 
 def enlarge(image: np.ndarray, factor: int) -> np.ndarray:
-    """Enlarge a picture by an integer factor: each pixel becomes a square."""
+    """Return a picture enlarged by an integer factor: each pixel becomes a square."""
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
@@ -159,7 +159,9 @@ def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
 
 
 def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
-    """Write frames to a GIF file, which appears when it is complete; see ``gif_bytes``.
+    """Write frames to an animated GIF file, which appears when it is complete.
+
+    ``gif_bytes`` encodes the frames.
 
     Raises:
         UserError: If ``gif_bytes`` raises it or the file can't be written.
@@ -209,7 +211,7 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
 
 
 def _equal_sized_images(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
-    """Yield the pictures of one or more frames, and check that all sizes are equal."""
+    """Yield the pictures of frames, and raise an error if there is none or their sizes differ."""
     first_shape: tuple[int, ...] | None = None
     for frame in frames:
         first_shape = first_shape or frame.image.shape
@@ -226,7 +228,7 @@ def _equal_sized_images(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
 def _palette_and_indices(
     image_class: Any, images: list[np.ndarray]
 ) -> tuple[bytes, list[np.ndarray]]:
-    """Return a palette of at most ``MAX_COLOURS``, and palette indices (h, w) uint8 per image."""
+    """Return a colour palette for images, and each image as indices (h, w) into the palette."""
     codes = [
         image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for image in images
     ]

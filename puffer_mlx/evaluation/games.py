@@ -28,7 +28,7 @@ GameProgress = Callable[[int, int], object]  # (finished games, expected games)
 
 
 def agent_sides(vec: VecEnv) -> np.ndarray:
-    """Return the side of each agent, (E, A) bool: False for side 0, True for side 1.
+    """Return which side of a two-player game each agent plays, (E, A) bool: True for side 1.
 
     PufferLib 5.0 environments may assign their agents to self-play opponents
     (``agents[i].policy``); these agents are side 1. In all other environments side 1 is the second
@@ -100,14 +100,14 @@ class TwoPlayerGames:
         vec.reset(self.rows)
 
     def step(self) -> None:
-        """Advance all games by one step: let both players act, and wait for the new rows."""
+        """Play one step of all games: both players choose actions, and environments are stepped."""
         for agents, choose in zip(self._agents, self._choose, strict=True):
             self.actions[agents] = choose(self.rows.select(agents))
         self._vec.send(0, self.actions, self.rows)
         self._vec.wait(0)
 
     def score_difference(self) -> np.ndarray:
-        """Return the first player's latest rewards minus the second's, (E,) float64."""
+        """Return the first player's rewards minus the second's in the latest step, (E,) float64."""
         rewards = self.rows.rewards.reshape(self._shape).astype(np.float64)
         return np.where(self._is_first, rewards, -rewards).sum(axis=1)
 
@@ -150,17 +150,17 @@ class DistinctGames:
 
     @property
     def count(self) -> int:
-        """Number of games so far that differ from all others in observations or actions."""
+        """Number of distinct games so far. Games with equal observations and actions count once."""
         return len(self._game_codes)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add the observations or actions of all agents, (N, ...), to the games in progress."""
+        """Add a step's observations or actions, (N, ...), to checksums of the games in progress."""
         environment_rows = rows[self._order].reshape(len(self._running_codes), -1)
         pairs = zip(environment_rows, self._running_codes, strict=True)
         self._running_codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
 
     def record_step(self, finished: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
-        """Count the games that ended in a step.
+        """Record the games that ended in a step, to count the distinct ones.
 
         Args:
             finished: Environments whose game has ended, (E,) bool.
@@ -288,7 +288,7 @@ def without_normalization(config: Config) -> Config:
 
 
 def agents_per_environment(config: Config) -> int:
-    """Return the number of agents per environment, checked to form two sides.
+    """Return the number of agents per environment, after a check that they form two sides.
 
     Raises:
         UserError: If the agents don't form two sides or the environment can't be created.

@@ -74,7 +74,7 @@ class OpponentResult(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """Results of a policy against all opponents of a ladder, in the order played.
+    """Results of a policy against a ladder, which is a series of opponents, in the order played.
 
     Args:
         name: Name of the environment.
@@ -90,7 +90,7 @@ class Ladder(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Mean score over all opponents."""
+        """Mean of the policy's scores against all opponents."""
         return sum(result.score for result in self.results) / len(self.results)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Ladder(NamedTuple):
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
-        """Return the ladder's results as a dictionary of JSON types."""
+        """Return the results against all opponents as a dictionary of JSON types."""
         return {
             "environment": self.name,
             "deterministic": self.deterministic,
@@ -129,7 +129,7 @@ class Ladder(NamedTuple):
 
 
 def has_bots_in_c(config: Config) -> bool:
-    """Return True if an environment's C code plays scripted opponents, False if ``bot.py`` does.
+    """Return True if scripted opponents are in the environment's C code, False if in ``bot.py``.
 
     Raises:
         UserError: If the environment has no scripted opponents.
@@ -147,7 +147,7 @@ def has_bots_in_c(config: Config) -> bool:
 
 
 def unused_bot_keys(config: Config) -> str:
-    """Return a note about set keys that have no effect with a ``bot.py``, or an empty string."""
+    """Return a note on options for opponents in C that are unused with a ``bot.py``, or ""."""
     names = [f"selfplay.{key}" for key in ("eval_bots", "eval_bot_envs", "eval_bot_threads")]
     unused = [name for name in names if is_explicit(config, name)]
     if not unused or has_bots_in_c(config):
@@ -156,7 +156,7 @@ def unused_bot_keys(config: Config) -> str:
 
 
 def bot_ids(config: Config) -> list[int]:
-    """Return the numbers of the scripted opponents to play: ``selfplay.eval_bots``."""
+    """Return the numbers of the scripted opponents that a policy plays: ``selfplay.eval_bots``."""
     return [int(word) for word in config.selfplay.eval_bots.split(",")]
 
 
@@ -267,7 +267,7 @@ def play_opponents(
     games: int,
     progress: GameProgress = lambda done, total: None,
 ) -> Ladder:
-    """Let a player play a match against each of several opponents.
+    """Let a player play games against each of several opponents. Returns all results.
 
     Args:
         player: Player to score.
@@ -360,7 +360,7 @@ def check_environment_bots(config: Config, spec: EnvSpec) -> int:
 
 
 def _bot_result(name: str, scores: Scores, config: Config) -> tuple[str, OpponentResult]:
-    """Summarize an evaluation against one opponent. Returns the score's name and the results."""
+    """Return the score's name and the results of an evaluation against one scripted opponent."""
     summary = scores.summary()
     score_name = PERF_SCORE if PERF_SCORE in summary else main_score_name(summary)
     if scores.unfinished or score_name is None:
@@ -378,14 +378,14 @@ def _bot_result(name: str, scores: Scores, config: Config) -> tuple[str, Opponen
 
 
 def plays_ladder(config: Config) -> bool:
-    """Return True if a self-play run plays a ladder after training."""
+    """Return True if a self-play run lets its policy play a series of opponents after training."""
     play = config.selfplay
     plays_pool = play.eval_games > 0 and play.eval_pool_size > 0
     return play.enabled and (play.eval_bot_games > 0 or plays_pool)
 
 
 def check_ladder_config(config: Config, spec: EnvSpec) -> str:
-    """Check before training that the configured ladder can be played after training.
+    """Check before training that the configured opponents can be played after training.
 
     Args:
         config: Configuration of the run.
@@ -407,7 +407,7 @@ def check_ladder_config(config: Config, spec: EnvSpec) -> str:
 def play_configured_ladder(
     trainer: Trainer, make: Callable[[Config], Environments], heartbeat: Callable[[], object]
 ) -> Ladder:
-    """Play a trainer's final weights against the configured opponents.
+    """Let a trainer's final weights play the configured opponents. Returns the results.
 
     Args:
         trainer: Self-play trainer after its last epoch.
@@ -442,7 +442,7 @@ def play_configured_ladder(
 
 
 def ladder_logs(ladder: Ladder, trainer: Trainer) -> Logs:
-    """Return a run's record of a ladder: the mean score, and the score against each opponent."""
+    """Return metrics of a ladder: the mean score, and the score against each opponent."""
     scores = {LADDER_PREFIX + _record_key(result.name): result.score for result in ladder.results}
     games = float(sum(result.games for result in ladder.results))
     mean = {trainer.config.metric: ladder.score}
@@ -450,5 +450,5 @@ def ladder_logs(ladder: Ladder, trainer: Trainer) -> Logs:
 
 
 def _record_key(name: str) -> str:
-    """Convert an opponent's name to a key of a record, such as ``bot_0.5`` or ``pool_3``."""
+    """Return an opponent's name as a key of a record, such as ``bot_0.5`` or ``pool_3``."""
     return name.partition(" (")[0].replace(" ", "_").replace(":", "_")

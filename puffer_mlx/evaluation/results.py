@@ -16,7 +16,7 @@ MIN_DISTINCT_GAMES = 20  # no interval is shown for fewer, because repeated game
 
 
 def action_mode(deterministic: bool) -> str:
-    """Return as text how actions were chosen: deterministic or sampled actions."""
+    """Return the text that says how actions were chosen: deterministic, or sampled actions."""
     return "deterministic" if deterministic else "sampled actions"
 
 
@@ -29,24 +29,24 @@ class Tally(NamedTuple):
 
     @property
     def games(self) -> int:
-        """Number of games: wins, draws and losses."""
+        """Number of games in this tally: wins, draws and losses."""
         return sum(self)
 
     @property
     def score(self) -> float:
-        """Fraction of games won. A draw counts as half a win."""
+        """Score of the player: the fraction of games won. A draw counts as half a win."""
         return (self.wins + self.draws / 2) / self.games
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the score; see ``wilson_interval``."""
+        """95 % Wilson confidence interval of the player's score, as lower and upper end."""
         return wilson_interval(self)
 
     def __str__(self) -> str:
         return self.described(self.interval)
 
     def described(self, interval: tuple[float, float] | None, more: str = "") -> str:
-        """Return one line of text: wins, draws, losses and score.
+        """Return one line of text about a player's results: wins, draws, losses and score.
 
         Args:
             interval: Interval of the score to show, or None.
@@ -81,7 +81,7 @@ class PairResult(NamedTuple):
 
     @property
     def independent(self) -> Tally:
-        """Wins, draws and losses as if only the distinct games had been played.
+        """Wins, draws and losses of the first player, scaled down to the number of distinct games.
 
         They are scaled from all games, because repeated games aren't independent evidence.
         """
@@ -92,7 +92,7 @@ class PairResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the score; None if too many games were repetitions.
+        """95 % confidence interval of the first player's score; None if too few were distinct.
 
         At least ``MIN_DISTINCT_GAMES`` distinct games are needed, or all games if there are fewer.
         """
@@ -107,7 +107,7 @@ class PairResult(NamedTuple):
 
 
 def wilson_interval(tally: Tally) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of a score.
+    """Return the 95 % Wilson confidence interval of a player's score, as lower and upper end.
 
     E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of
     the American Statistical Association 22 (1927). The formula assumes wins and losses only. Draws

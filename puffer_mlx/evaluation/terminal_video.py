@@ -24,7 +24,7 @@ UPPER_HALF = "▀"  # upper half in the foreground colour, lower half in the bac
 
 @lru_cache(1 << 14)
 def _style(upper: tuple[int, int, int], lower: tuple[int, int, int] | None) -> Style:
-    """Return the style of a character that shows two pixels, or only an upper one."""
+    """Return the terminal colours of a character that shows a pixel above another, or one pixel."""
     return Style(
         color=Color.from_rgb(*upper), bgcolor=None if lower is None else Color.from_rgb(*lower)
     )

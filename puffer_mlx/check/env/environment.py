@@ -29,7 +29,7 @@ LOG_INTERVAL = 256  # steps
 
 
 class EnvUnderTest:
-    """The environment that ``check-env`` checks: creates it and plays it.
+    """An environment that the command ``check-env`` checks, with methods to create and play it.
 
     Args:
         training_config: Configuration as for training.
@@ -48,7 +48,7 @@ class EnvUnderTest:
 
     @cached_property
     def full(self) -> VecEnv:
-        """The environments as training creates them, already closed. Used for their properties."""
+        """Environments with as many agents as in training, already closed. Used for properties."""
         vec.settle_family(self.training_config)
         self.config = without_normalization(self.training_config)
         with vec.make(self.config, self.cores) as environments:
@@ -61,19 +61,19 @@ class EnvUnderTest:
 
     @property
     def agents_each(self) -> float:
-        """Mean number of agents per environment."""
+        """Mean number of agents in each of the checked environments."""
         return self.full.num_agents / self.full.num_environments
 
     @cached_property
     def observed(self) -> "PlayStatistics":
-        """Statistics of one play with random actions, computed once and shared by most checks."""
+        """Statistics of one play with random actions, recorded once and used by most checks."""
         with self.make() as environments:
             return play_randomly(environments, self.seconds)
 
     def small_config(
         self, count: int = 0, *, groups: int = 1, threads: int = 1, seed: int = -1
     ) -> Config:
-        """Return a configuration that creates only a few environments.
+        """Return the checked environment's configuration, with only a few environments.
 
         If environments differ in their numbers of agents, the total is even, for two groups.
 
@@ -106,7 +106,10 @@ class EnvUnderTest:
         return replace(self.config, vec=vec_settings)
 
     def steps(self, max_steps: int) -> Iterator[int]:
-        """Yield step numbers 1 to ``max_steps``, fewer if ``seconds`` pass, but at least 20."""
+        """Yield the numbers of the steps that a check plays: 1 to ``max_steps``, or fewer.
+
+        It ends when ``seconds`` have passed, but not before step 20.
+        """
         began = time.perf_counter()
         for step in range(1, max_steps + 1):
             if step > MIN_STEPS and time.perf_counter() - began > self.seconds:
@@ -115,7 +118,7 @@ class EnvUnderTest:
 
     @contextmanager
     def make(self, **options: int) -> Iterator[ScoredVec]:
-        """Create a few environments for a ``with`` block. Takes the options of ``small_config``."""
+        """Create a few environments to check during a block. Options as in ``small_config``."""
         config = self.small_config(**options)
         try:
             environments = vec.make(config, config.vec.num_threads)
@@ -217,11 +220,11 @@ class PlayStatistics:
 
     @property
     def agents(self) -> int:
-        """Number of agents N."""
+        """Number of agents N that played."""
         return len(self.episode_steps)
 
     def add_observations(self, x: np.ndarray) -> None:
-        """Update the statistics of observations with those of one step, (N, D)."""
+        """Update the minima and maxima of observations, and record values that aren't finite."""
         np.minimum(self.low, x.min(0), out=self.low)
         np.maximum(self.high, x.max(0), out=self.high)
         if self.not_finite is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):

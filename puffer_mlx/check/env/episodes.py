@@ -12,7 +12,7 @@ MIN_EPISODES = 20  # with fewer episodes no pattern is reported
 
 
 def check_episodes(env: EnvUnderTest) -> Findings:
-    """Check that episodes end with a terminal, and not after one step."""
+    """Check that an environment's episodes end with a terminal, and not after one step."""
     observed = env.observed
     reported = sum(record.get("n", 0.0) for record in observed.logs)
     if not observed.lengths and reported:
@@ -62,7 +62,7 @@ def check_endings(env: EnvUnderTest) -> Findings:
 
 
 def check_resets(env: EnvUnderTest) -> Findings:
-    """Check that the row with a terminal has the first observation of the next episode."""
+    """Check that an environment shows the next episode's first observation with each terminal."""
     observed = env.observed
     if len(observed.first_rows) < MIN_EPISODES:
         return [skip(f"{len(observed.first_rows)} episodes ended, too few to compare their starts")]
@@ -121,7 +121,7 @@ def still_old_episode(observed: PlayStatistics) -> bool:
 
 
 def check_log(env: EnvUnderTest) -> Findings:
-    """Check that ``log`` reports every episode, with finite values and a score."""
+    """Check that an environment's ``log`` reports every episode, with finite values and a score."""
     logs = env.observed.logs
     terminals = env.observed.terminals
     if not logs and terminals:

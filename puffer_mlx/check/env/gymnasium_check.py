@@ -83,7 +83,7 @@ def run_gymnasium_checker(under_test: EnvUnderTest) -> Findings:
 
 
 def find_outside_space(under_test: EnvUnderTest, env: Any) -> tuple[Finding | None, int]:
-    """Play with random actions and find the first observation outside the declared space.
+    """Play a Gymnasium environment and find the first observation outside its declared space.
 
     Args:
         under_test: Checked environment, which limits the duration.
@@ -108,7 +108,7 @@ def find_outside_space(under_test: EnvUnderTest, env: Any) -> tuple[Finding | No
 
 
 def describe_misfit(space: Any, value: Any, name: str = "observation") -> str:
-    """Return as text why a value isn't in a Gymnasium space.
+    """Return a text that says why a value isn't in a Gymnasium space.
 
     Args:
         space: Gymnasium space.
@@ -161,6 +161,6 @@ def check_bounds(space: Any) -> Findings:
 
 
 def _plain(message: object) -> str:
-    """Return a message of Gymnasium as one line, without colours and without the prefix WARN."""
+    """Return a warning of Gymnasium as one line, without colours and the prefix WARN."""
     line = " ".join(COLOUR_CODES.sub("", str(message)).split())
     return line.removeprefix("WARN: ")

@@ -25,7 +25,7 @@ FINITE_HINT = (
 
 
 def check_spaces(env: EnvUnderTest) -> Findings:
-    """Describe an environment's observation and action spaces. This item never fails."""
+    """Return a finding that describes an environment's observations and actions. Never fails."""
     spec = env.full.spec
     agents_each = env.agents_each
     if spec.observation_shape:
@@ -53,7 +53,7 @@ def check_spaces(env: EnvUnderTest) -> Findings:
 
 
 def check_observations(env: EnvUnderTest) -> Findings:
-    """Check that observations are finite, vary, and have a scale that suits a network."""
+    """Check that an environment's observations are finite, vary, and have a suitable scale."""
     observed = env.observed
     spec = env.full.spec
     if observed.not_finite:
@@ -95,7 +95,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
 
 
 def check_rewards(env: EnvUnderTest) -> Findings:
-    """Check that rewards are finite, occur, and aren't clipped."""
+    """Check that an environment's rewards are finite, that some occur, and none are clipped."""
     rewards = np.stack(env.observed.rewards)
     not_finite = np.argwhere(~np.isfinite(rewards))
     if len(not_finite):
@@ -129,7 +129,7 @@ def check_rewards(env: EnvUnderTest) -> Findings:
 
 
 def check_actions(env: EnvUnderTest) -> Findings:
-    """Check that actions have an effect, and that masks always leave a legal choice."""
+    """Check that an environment's actions have an effect, and masks leave a legal choice."""
     observed = env.observed
     spec = env.full.spec
     if observed.no_legal_choice:
@@ -156,7 +156,7 @@ def check_actions(env: EnvUnderTest) -> Findings:
 
 
 def actions_have_effect(env: EnvUnderTest) -> bool:
-    """Return True if different actions lead to different observations or rewards."""
+    """Return True if different actions in an environment give different observations or rewards."""
     with env.make() as one, env.make() as other:
         rollouts = RandomRollout(one, seed=1), RandomRollout(other, seed=2)
         for _ in env.steps(MAX_STEPS_TO_EFFECT):

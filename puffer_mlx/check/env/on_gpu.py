@@ -63,7 +63,7 @@ def check_gpu_rules(env: EnvUnderTest) -> Findings:
 
 
 def compile_rules(rules: GPURules) -> Finding:
-    """Compile an environment's GPU rules with this machine's C++ compiler. Returns a finding.
+    """Check that an environment's rules (its step code) compile for a GPU. Returns a finding.
 
     Features that GPUs lack, such as double and static variables, are errors. Address spaces are
     checked for rows only, and only by clang.
@@ -92,12 +92,12 @@ def compile_rules(rules: GPURules) -> Finding:
 
 
 def _error_lines(error: CompilerError) -> list[str]:
-    """Return the lines of a compiler's output that are errors."""
+    """Return those lines of a C++ compiler's output that are errors."""
     return [line for line in error.lines if " error: " in line]
 
 
 def _extension_errors(name: str, program: str) -> list[str]:
-    """Return the compiler's errors about language extensions, which GPU compilers may reject."""
+    """Return errors about language extensions in a C++ program, which GPU compilers may reject."""
     try:
         _compile_to_assembly(name, program, "-pedantic-errors")
     except CompilerError as error:
@@ -107,7 +107,7 @@ def _extension_errors(name: str, program: str) -> list[str]:
 
 
 def rules_program(rules: GPURules) -> str:
-    """Return an environment's rules as C++ source for a GPU compiler, without kernels."""
+    """Return the C++ source of an environment's rules as GPU compilers get it, without kernels."""
     header = rules.header.name
     program = in_namespace(EnvRules(rules.header, rules.struct, rules.masked))
     program = program.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
@@ -133,7 +133,7 @@ def _compile_to_assembly(name: str, program: str, *flags: str) -> str:
 
 
 def compare_with_host(env: EnvUnderTest) -> Finding:
-    """Compare an environment's trajectories on the GPU with those on the CPU. Returns a finding."""
+    """Check that an environment on the GPU gives the CPU's trajectories. Returns a finding."""
     result = compare_trajectories(env.make, COMPARED_ROLLOUTS)
     if result is None:
         text = "too few environments, or too large observations, for a GPU: stepped on the CPU"

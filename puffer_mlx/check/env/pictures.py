@@ -39,7 +39,7 @@ def check_pictures(env: EnvUnderTest) -> Findings:
 
 
 def _check_images(environments: VecEnv, draw: Callable) -> Findings:
-    """Check that pictures of random steps have equal sizes and aren't all the same."""
+    """Check that pictures of an environment have equal sizes and change when it is played."""
     rollout = RandomRollout(environments)
     images = [draw(rollout.step()) for _ in range(DRAWN_STEPS)]
     first_image = images[0]

@@ -101,7 +101,7 @@ def first_run_difference(env: EnvUnderTest, **options: int) -> str | None:
 
 
 def first_row_difference(first_rows: Rows, second_rows: Rows) -> str:
-    """Describe the first difference between the rows of two environments; "" if they are equal."""
+    """Return as text the first difference between two environments' rows; "" if they are equal."""
     names = ("observation", "reward", "terminal", "mask", "end")  # in the order of ``Rows``
     for name, a, b in zip(names, first_rows, second_rows, strict=True):
         if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8):
@@ -114,7 +114,7 @@ def first_row_difference(first_rows: Rows, second_rows: Rows) -> str:
 
 
 def randomness_hint(env: EnvUnderTest) -> str:
-    """Return a hint where randomness may come from that the seed doesn't determine.
+    """Return a hint on where an environment may use randomness that its seed doesn't control.
 
     For C environments the hint names suspicious lines of their sources.
     """
@@ -134,7 +134,7 @@ def randomness_hint(env: EnvUnderTest) -> str:
 
 
 def check_state(env: EnvUnderTest) -> Findings:
-    """Check that a saved state, restored in other environments, continues the run to the bit."""
+    """Check that an environment's saved state, restored elsewhere, continues the run to the bit."""
     with env.make() as first, env.make() as second:
         original = RandomRollout(first, seed=3)
         for _ in env.steps(COMPARED_STEPS // 2):

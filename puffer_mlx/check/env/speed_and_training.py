@@ -31,7 +31,7 @@ def check_speed(env: EnvUnderTest) -> str:
 
 
 def check_training(env: EnvUnderTest) -> Findings:
-    """Train for a few epochs and check that losses are finite.
+    """Train on the checked environment for a few epochs, and check that losses are finite.
 
     The finding contains the training speed and the fraction of time that the environment takes.
     """
@@ -63,7 +63,7 @@ def check_training(env: EnvUnderTest) -> Findings:
 
 
 def train_briefly(config: Config, env: EnvUnderTest) -> list[Logs]:
-    """Train for up to ``TRAINED_EPOCHS`` epochs. Returns their records.
+    """Train for up to ``TRAINED_EPOCHS`` epochs. Returns the epochs' records (metrics by name).
 
     Args:
         config: Configuration of the run.
@@ -83,7 +83,7 @@ def train_briefly(config: Config, env: EnvUnderTest) -> list[Logs]:
 
 
 def short_config(config: Config) -> Config:
-    """Return the configuration of a run of ``TRAINED_EPOCHS`` epochs.
+    """Return a run's configuration, shortened to ``TRAINED_EPOCHS`` epochs.
 
     Minibatches are reduced to the batch if they are larger.
     """
@@ -98,7 +98,7 @@ def short_config(config: Config) -> Config:
 
 
 def speed_advice(env: EnvUnderTest) -> str:
-    """Return a hint for the user: how to speed up this slow environment."""
+    """Return advice for the user on how to speed up the checked environment, which is slow."""
     if env.native and rollout_threads(env.config, env.cores) < env.cores:
         return f"--vec.num-threads {env.cores}: this machine has {env.cores} cores"
     if env.native:

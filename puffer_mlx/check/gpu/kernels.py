@@ -48,7 +48,7 @@ COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
 
 
 class OperationCase:
-    """Random inputs of one operation. Runs its fused implementation and its reference on them.
+    """Random inputs of one operation, to compare its fused implementation with a reference.
 
     ``low`` are the inputs that are converted to a low precision; the others stay float32.
 
@@ -67,7 +67,7 @@ class OperationCase:
         self.gradient_inputs = case.gradient_inputs
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
-        """Return the results of the fused implementation, or None if the device lacks one."""
+        """Run the fused implementation. Returns its results, or None if the device has none."""
         with on(device):
             if device == mx.cpu and cpu_extension.load_extension() is None:
                 return None
@@ -78,7 +78,10 @@ class OperationCase:
         return arrays
 
     def expect(self, dtype: mx.Dtype) -> list[mx.array]:
-        """Return the reference results: plain MLX in float32 on the CPU, from rounded inputs."""
+        """Return the operation's exact results, computed by plain MLX in float32 on the CPU.
+
+        The inputs are rounded to ``dtype`` first.
+        """
         with on(mx.Device(mx.cpu)):
             rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
             inputs = [*rounded, *(mx.array(a) for a in self.states)]
@@ -91,13 +94,13 @@ class OperationCase:
 
 
 def _gelu(low, _, cotangent):
-    """Return GELU's output and gradient."""
+    """Apply the GELU activation. Returns its output and its gradient."""
     (out,), (dx,) = mx.vjp(lambda x: [gelu(x)], low, [cotangent])
     return [out, dx]
 
 
 def _norm(low, _, cotangent):
-    """Return the output of a sum's RMS norm, and its gradients by x and by the weight.
+    """Apply the RMS norm to x + residual. Returns the output, and gradients by x and weight.
 
     The gradient by the residual equals that by x.
     """
@@ -113,7 +116,7 @@ def _norm_reference(x, residual, weight, _):
 
 
 def operation_cases() -> dict[str, OperationCase]:
-    """Return the operations that have a fused implementation, by name."""
+    """Return a case to check for each operation that has a fused implementation, by name."""
     steps = (T, S, H)
     cases = {
         name: facts.fused_case(T, S, H) for name, facts in NETWORK_FACTS.items() if facts.fused_case
@@ -126,7 +129,10 @@ def operation_cases() -> dict[str, OperationCase]:
 
 
 def check_fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
-    """Check all fused operations on one device in one precision, forward and backward."""
+    """Check all fused operations against references on one device in one precision.
+
+    Outputs and gradients are compared. Returns the largest error as text.
+    """
     if device == mx.gpu:
         need_gpu()
     dtype = DTYPES[precision]
@@ -155,13 +161,16 @@ def small_policy(
 
 
 def minibatch_observations(segments: int = 0) -> mx.array:
-    """Return random observations, (T, segments, 20); S segments for 0."""
+    """Return random observations of a minibatch, (T, segments, 20).
+
+    They have T steps of 20 numbers; ``segments`` 0 stands for a default number.
+    """
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
 
 
 class MinibatchCase:
-    """A random minibatch with episode ends, to compute gradients of in several implementations.
+    """A random minibatch with episode ends, on which implementations' gradients are compared.
 
     Old log-probabilities and values differ from the policy's by amounts inside and outside of the
     clip ranges, but never close to a limit, where rounding would change the gradient.
@@ -199,7 +208,7 @@ class MinibatchCase:
         self.old_logprob, self.old_value = np.array([logprobs, values]) + signs * distances
 
     def run(self, precision: str, one_launch: bool = False) -> dict[str, np.ndarray]:
-        """Compute the minibatch. Returns weight gradients, ratios and advantages by name, float64.
+        """Compute the minibatch's weight gradients, ratios and advantages. Returns them by name.
 
         Args:
             precision: ``fp32``, ``bf16`` or ``fp16``.
@@ -238,12 +247,12 @@ class MinibatchCase:
 
 
 def _arrays(tree: Any) -> Any:
-    """Convert the NumPy arrays of a tree to float32 MLX arrays. None stays None."""
+    """Return a tree of NumPy arrays as a tree of float32 MLX arrays. None stays None."""
     return tree_map(lambda a: None if a is None else mx.array(np.asarray(a, np.float32)), tree)
 
 
 def check_minibatch(quick: bool) -> str:
-    """Check a minibatch's gradients, ratios and advantages for all networks and precisions.
+    """Check gradients, ratios and advantages of a minibatch for all networks and precisions.
 
     Networks that support minibatches in one launch are also checked with one launch.
     """

@@ -60,7 +60,7 @@ MEASURED_EPOCHS = 7
 
 
 def check_one_launch(quick: bool) -> str:
-    """Check rollouts in one launch and in a few launches per step, on the GPU.
+    """Check rollouts on the GPU, in one kernel launch per rollout or a few launches per step.
 
     Environments must behave as on the CPU, and training must give finite losses.
     """
@@ -78,7 +78,7 @@ def check_one_launch(quick: bool) -> str:
 
 
 def _check_environment(env: str, in_steps: bool = False) -> str:
-    """Compare one environment's trajectories on the GPU and on the CPU. Returns its speed."""
+    """Check that one environment has the same trajectories on GPU and CPU. Returns its speed."""
     sizes = ["--vec.total-agents", str(AGENTS), "--vec.num-buffers", "1"]
     settings = config.load(env, [*sizes, "--train.minibatch-size", str(AGENTS * 64)])
 
@@ -101,7 +101,10 @@ def _check_environment(env: str, in_steps: bool = False) -> str:
 
 
 def check_same_epoch(quick: bool) -> str:
-    """Check that an epoch on the GPU has the CPU's losses, from the same weights and rollout."""
+    """Check that training an epoch on the GPU gives the same losses as on the CPU.
+
+    Both start from the same weights and rollout.
+    """
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as run:
         weights = run.weights
@@ -121,7 +124,7 @@ def check_same_epoch(quick: bool) -> str:
 
 
 def check_first_ratios(quick: bool) -> str:
-    """Check that acting and training give equal log-probabilities before the first update."""
+    """Check that rollouts and training compute equal log-probabilities with the same weights."""
     on_cpu = mx.default_device() == mx.cpu
     worst = WorstCase()
     for device in ("cpu",) if on_cpu else ("cpu", "gpu", "gpu-kernel"):
@@ -139,13 +142,13 @@ def check_first_ratios(quick: bool) -> str:
 
 
 def uninterrupted_run(epochs: int) -> list[Logs]:
-    """Train with overlap for some epochs without interruption. Returns their records."""
+    """Train without interruption, with rollouts during training. Returns the epochs' records."""
     with trainer(*OVERLAP) as run:
         return [run.step() for _ in range(epochs)]
 
 
 def check_resume(quick: bool) -> str:
-    """Check that a run resumes exactly, if a rollout was collected but not yet trained on."""
+    """Check that a run resumes exactly, even if a rollout was collected but not yet trained on."""
     expected = uninterrupted_run(5)
     with trainer(*OVERLAP) as run:
         logs = [run.step() for _ in range(3)]
@@ -243,7 +246,7 @@ def measure_speeds(quick: bool) -> str:
 
 
 def _measure_times(*options: str) -> str:
-    """Train Breakout for some epochs with the given options. Returns median times as text."""
+    """Train Breakout for some epochs with given options. Returns as text the median times."""
     with trainer(*options, env="breakout", base=TIMED_OPTIONS) as run:
         logs = [run.step() for _ in range(COMPILING_EPOCHS + MEASURED_EPOCHS)][COMPILING_EPOCHS:]
         acting = run.collector.acting

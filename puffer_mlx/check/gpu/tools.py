@@ -30,20 +30,20 @@ REORDERED_SUM_TOLERANCE = 1e-3  # tolerance for sums in another order, after a f
 
 
 def require(condition: bool, text: str) -> None:
-    """Raise ``Failed`` with a text if a condition of the current check doesn't hold."""
+    """Raise ``Failed`` with a text, so that the current check fails, unless a condition holds."""
     if not condition:
         raise Failed(text)
 
 
 def at_most(name: str, value: float, bound: float) -> str:
-    """Raise ``Failed`` if a value is above its bound or NaN. Returns value and bound as text."""
+    """Fail the current check if a value is above its bound or NaN. Returns both as text."""
     text = f"{name} {value:.3g} (at most {bound:.3g})"
     require(value <= bound, text)
     return text
 
 
 class WorstCase:
-    """Check values against their bounds, and store the one with the largest fraction of its bound.
+    """Check values against their bounds, and store the value that is closest to its bound.
 
     Attributes:
         text: Name, value and bound of the stored one.
@@ -54,7 +54,7 @@ class WorstCase:
         self.text = "nothing was compared"
 
     def add(self, name: str, value: float, bound: float) -> None:
-        """Check one more value. Raises ``Failed`` unless ``value <= bound``."""
+        """Raise ``Failed`` if a value exceeds its bound; store it if it is the worst so far."""
         text = at_most(name, value, bound)
         if value / bound > self._largest_fraction:
             self._largest_fraction = value / bound
@@ -83,7 +83,7 @@ def need_time(quick: bool) -> None:
 
 
 def rounding_unit(precision: str) -> float:
-    """Return the relative rounding error of activations and product inputs."""
+    """Return the relative rounding error of activations and product inputs in a precision."""
     tf32 = mx.default_device() == mx.gpu and has_tf32()
     return max(ROUNDING_UNIT[precision], TF32_ROUNDING) if tf32 else ROUNDING_UNIT[precision]
 
@@ -152,7 +152,7 @@ def max_loss_difference(runs: Sequence[Logs], reference: Sequence[Logs]) -> floa
 
 
 def determinism_tolerance() -> float:
-    """Return the allowed difference between two equal runs: 0 on a CPU, above 0 on a GPU."""
+    """Return the tolerance for two runs that should be equal: 0 on a CPU, above 0 on a GPU."""
     return 0.0 if mx.default_device() == mx.cpu else REORDERED_SUM_TOLERANCE
 
 
