@@ -109,7 +109,7 @@ class SyncGroup(Instances):
             raise failure.report(*self._origin) from None
 
     def render(self) -> Any:
-        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
+        """Render this group's first environment. Returns a picture, or an error (``UserError``)."""
         self.submit("picture")
         return self.wait()
 

@@ -142,7 +142,7 @@ class PufferFactory(EnvFactory):
         self._probe = probe
 
     def _new_arrays(self, count: int | None) -> dict[str, np.ndarray] | None:
-        """Return arrays that a new environment writes into, or None before the first probe."""
+        """Return arrays for a new PufferLib environment to write into; None before the probe."""
         if self._probe is None:
             return None
         n = self.agents * (count or 1)

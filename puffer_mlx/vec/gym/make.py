@@ -120,7 +120,7 @@ class GymFactory(EnvFactory):
         return kind(self.name, env, buffers, self.layout, self.final_observations)
 
     def actions(self, rows: np.ndarray) -> Any:
-        """Convert a policy's actions: to one array for a ``VectorEnv``, else to a list."""
+        """Convert a policy's actions for the environments: to an array or, unvectorised, a list."""
         return self.layout.actions(rows) if self.vectorised else self.layout.each_action(rows)
 
     def _key(self) -> Any:
