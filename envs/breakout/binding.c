@@ -12,7 +12,8 @@
 #define Env Breakout
 #include "vecenv.h"
 
-// Compute the constants that follow from the parameters.
+// Compute Breakout's constants, such as launch velocity and observation scales, from its
+// parameters.
 static void derive_constants(Env* env) {
     const float angle = (float)(3.14159265358979323846 / 3.25);
     env->launch_vx = sinf(angle) * env->initial_ball_speed / 60.0f;
@@ -38,13 +39,15 @@ static void derive_constants(Env* env) {
     memcpy(env->scale, scale, sizeof(scale));
 }
 
-// Leave observations 8 (balls left) and 9 (paddle width) at 0, as PufferLib 5.0's GPU Breakout does.
+// Hide the balls left and the paddle width (observations 8 and 9 of Breakout) by writing 0 instead,
+// as PufferLib 5.0's GPU Breakout does.
 static void hide_balls_and_width(Env* env) {
     env->scale[8] = INFINITY;
     env->scale[9] = INFINITY;
 }
 
-// Read the parameters. Upstream's initial_paddle_width and num_agents are unused.
+// Initialise a Breakout environment from the parameters in its configuration. Upstream's
+// initial_paddle_width and num_agents are unused.
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
     env->frameskip = (int)dict_get(kwargs, "frameskip")->value;

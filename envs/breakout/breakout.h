@@ -88,7 +88,7 @@ typedef struct {
     unsigned int rng;
 } Breakout;
 
-// Return the smaller number. fminf and fmaxf are slower: library calls that handle NaN.
+// Return the smaller of two floats. fminf and fmaxf are slower: library calls that handle NaN.
 ENV_FN float smaller(float a, float b) {
     return a < b ? a : b;
 }
@@ -99,12 +99,13 @@ ENV_FN float larger(float a, float b) {
 
 // ---- State --------------------------------------------------------------------------------------
 
-// Return the points of a brick: 7, 7, 4, 4, 1, 1 by row from the top.
+// Return the points for a brick in a row of Breakout: 7, 7, 4, 4, 1, 1 from the top.
 ENV_FN int points_of_row(int row) {
     return 7 - 3 * (row / 2);
 }
 
-// Reset everything but bricks, score and time, after a lost ball.
+// Begin a new round of Breakout after a lost ball: reset ball and paddle, but keep bricks, score
+// and time.
 ENV_FN void reset_round(Breakout ENV_PTR* env) {
     env->fired = 0.0f;
     env->hits = 0;
@@ -131,7 +132,8 @@ ENV_FN void reset_episode(Breakout ENV_PTR* env) {
     reset_round(env);
 }
 
-// Write the observation. Bricks are stored as bits, so an environment fits in five cache lines.
+// Write the observation of Breakout: 10 scaled numbers of the game, then a 0 or 1 per brick. Bricks
+// are stored as bits, so an environment fits in five cache lines.
 ENV_FN void write_observations(Breakout ENV_PTR* env) {
     for (int i = 0; i < 10; i++) {
         env->observations[i] = env->seen[i] / env->scale[i];
@@ -171,8 +173,9 @@ ENV_FN bool better(const Hit ENV_PTR* best, float time, float overlap) {
            (time < best->time || (time == best->time && overlap > best->overlap));
 }
 
-// Test a vertical segment at x from `top`, `length` long, against the ball's left or right side at
-// edge_x. Update *best and return true if it is hit earlier. The hit's x is the segment's.
+// Test whether the ball's left or right side at edge_x hits a vertical segment (at x, from `top`,
+// `length` long). If it is hit earlier than *best, update *best and return true. The hit's x is the
+// segment's.
 ENV_FN bool hit_vertical(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float x, float top,
                          float length, float edge_x) {
     const float distance = x - edge_x;
@@ -192,8 +195,8 @@ ENV_FN bool hit_vertical(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float x
     return true;
 }
 
-// Test a horizontal segment at y from `left` against the ball's top or bottom at edge_y, in the same
-// way as hit_vertical.
+// Test whether the ball's top or bottom at edge_y hits a horizontal segment (at y, from `left`,
+// `length` long). If it is hit earlier than *best, update *best and return true.
 ENV_FN bool hit_horizontal(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float y, float left,
                            float length, float edge_y) {
     const float distance = y - edge_y;
@@ -242,7 +245,8 @@ ENV_FN void hit_brick(const Breakout ENV_PTR* env, Hit ENV_PTR* best, int brick,
     }
 }
 
-// Test the bricks in the rectangle that the ball sweeps.
+// Test which brick the ball hits first, among those in the rectangle that the ball sweeps in this
+// frame.
 ENV_FN void hit_bricks(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float width = (float)env->brick_width;
     const float height = (float)env->brick_height;
@@ -273,7 +277,7 @@ ENV_FN void hit_bricks(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     }
 }
 
-// Test both side walls and the ceiling; there is no floor.
+// Test whether the ball hits a side wall or the ceiling in this frame; there is no floor.
 ENV_FN void hit_walls(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float height = (float)env->height;
     const float right = env->ball_x + (float)env->ball_width;
@@ -290,8 +294,9 @@ ENV_FN void hit_walls(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     }
 }
 
-// Test the paddle. The point of contact gives the ball's new angle, from -45 to +45 degrees. The ball
-// doesn't move in this frame. Every fourth hit makes the ball faster, effective at the next hit.
+// Test whether the ball hits the paddle. The point of contact gives the ball's new angle, from -45
+// to +45 degrees. The ball doesn't move in this frame. Every fourth hit makes the ball faster,
+// effective at the next hit.
 ENV_FN void hit_paddle(Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float bottom = env->ball_y + (float)env->ball_height;
     if (bottom + env->ball_vy < env->paddle_y ||
@@ -381,7 +386,7 @@ ENV_FN void end_episode(Breakout ENV_PTR* env) {
     reset_episode(env);
 }
 
-// Advance by one frame, in which the paddle moves by `shift` pixels.
+// Advance the game of Breakout by one frame, in which the paddle moves by `shift` pixels.
 ENV_FN void step_frame(Breakout ENV_PTR* env, float shift) {
     if (env->fired == 0.0f) {
         env->fired = 1.0f;
@@ -419,7 +424,8 @@ ENV_FN void c_reset(Breakout ENV_PTR* env) {
     write_observations(env);
 }
 
-// Advance by frameskip frames. If an episode ends in between, the next one gets the same action.
+// Take one step of Breakout: advance by frameskip frames. If an episode ends in between, the next
+// one gets the same action.
 ENV_FN void c_step(Breakout ENV_PTR* env) {
     float shift = 0.0f;
     if (env->continuous) {
@@ -436,7 +442,8 @@ ENV_FN void c_step(Breakout ENV_PTR* env) {
     write_observations(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Breakout ENV_PTR* env) {
     (void)env;
 }

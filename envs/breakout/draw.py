@@ -13,7 +13,7 @@ ROW_COLOURS = [(187, 0, 0)] * 2 + [(204, 173, 17)] * 2 + [(0, 120, 120)] * 2  # 
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw an observation (118,) as a picture (165, 288, 3) uint8.
+    """Draw an observation (118,) of Breakout as a picture (165, 288, 3) uint8.
 
     With env.hide_balls_and_width the paddle is drawn at full width.
     """

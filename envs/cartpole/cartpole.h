@@ -83,7 +83,8 @@ ENV_FN void reset_episode(Cartpole ENV_PTR* env) {
     env->episode_return = 0.0f;
 }
 
-// Return the force of an action in N. A continuous action that isn't finite gives none.
+// Return the force in N with which an action pushes the cart. A continuous action that isn't finite
+// gives none.
 ENV_FN float force_of(const Cartpole ENV_PTR* env, float action) {
     if (!(action - action == 0.0f)) {  // NaN or infinite
         action = 0.0f;
@@ -94,9 +95,10 @@ ENV_FN float force_of(const Cartpole ENV_PTR* env, float action) {
     return (action < -1.0f ? -1.0f : action > 1.0f ? 1.0f : action) * env->force_mag;
 }
 
-// Advance the state by dt. The textbook (Florian 2007, "Correct equations for the dynamics of the
-// cart-pole system", without friction) has pole_mass * pole_length instead of `inertia`, and
-// pole_mass instead of the first `mass` in the denominator below, which here cancels.
+// Advance the state of cart and pole by a time step dt under a force. The textbook (Florian 2007,
+// "Correct equations for the dynamics of the cart-pole system", without friction) has pole_mass *
+// pole_length instead of `inertia`, and pole_mass instead of the first `mass` in the denominator
+// below, which here cancels.
 ENV_FN void accelerate(Cartpole ENV_PTR* env, float force) {
     const float sine = sinf(env->theta);
     const float cosine = cosf(env->theta);
@@ -144,7 +146,8 @@ ENV_FN void c_step(Cartpole ENV_PTR* env) {
     write_observations(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Cartpole ENV_PTR* env) {
     (void)env;
 }

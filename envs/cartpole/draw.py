@@ -11,7 +11,10 @@ DARK, CART, WOOD, LINE = (6, 24, 24), (0, 187, 187), (187, 0, 0), (90, 110, 110)
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw x, x_dot, theta, theta_dot (4,) as a picture (100, 200, 3) uint8."""
+    """Draw a cart and its pole as a picture (100, 200, 3) uint8.
+
+    The observation (4,) is x, x_dot, theta, theta_dot.
+    """
     x, _, theta, _ = (float(value) for value in observation)
     picture = np.full((HEIGHT, WIDTH, 3), DARK, np.uint8)
     picture[RAIL : RAIL + 2] = LINE

@@ -111,7 +111,8 @@ ENV_FN void move_paddle(Catch ENV_PTR* env) {
     paint_paddle(env, PADDLE);
 }
 
-// Move the ball by one step. A wall reflects the rest of its sideways movement.
+// Move the falling ball of the game Catch by one step. A wall reflects the rest of its sideways
+// movement.
 ENV_FN void move_ball(Catch ENV_PTR* env) {
     const int rightmost = SIZE - BALL_SIZE;
     env->ball_y += env->ball_speed;
@@ -122,8 +123,8 @@ ENV_FN void move_ball(Catch ENV_PTR* env) {
     }
 }
 
-// Step the game. Writes only the pixels of the observation that change; the others still have their
-// previous values.
+// Step the game Catch. Writes only the pixels of the observation that change; the others still have
+// their previous values.
 ENV_FN void c_step(Catch ENV_PTR* env) {
     env->tick += 1;
     move_paddle(env);
@@ -145,7 +146,8 @@ ENV_FN void c_step(Catch ENV_PTR* env) {
     }
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Catch ENV_PTR* env) {
     (void)env;
 }

@@ -56,7 +56,8 @@ ENV_FN uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
-// Return true if four bits, `step` apart, are set. The step gives the direction of the line.
+// Return true if a player's stones, one bit per cell, contain a line of four: four bits set, `step`
+// apart. The step gives the direction of the line.
 ENV_FN bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
@@ -75,7 +76,8 @@ ENV_FN void show(Connect4 ENV_PTR* env, int plane, int column, int row, unsigned
     env->observations[plane * CELLS + (ROWS - 1 - row) * COLUMNS + column] = stone;
 }
 
-// Return a column where a stone of this player would complete a four, or -1.
+// Return a column where a stone of this player would complete a line of four, or -1 if there is
+// none.
 ENV_FN int find_four(const Connect4 ENV_PTR* env, int player) {
     for (int column = 0; column < COLUMNS; column++) {
         const uint64_t cell = cell_bit(column, env->heights[column]);
@@ -97,7 +99,8 @@ ENV_FN int random_column(Connect4 ENV_PTR* env) {
     return open[rand_r(&env->rng) % count];
 }
 
-// Choose the opponent's column: win if possible, else block the agent's four, else at random.
+// Choose the scripted opponent's column in Connect Four: win if possible, else block the agent's
+// four, else at random.
 ENV_FN int choose_column(Connect4 ENV_PTR* env) {
     const float looks = env->opponent_skill * 2147483648.0f;  // times 2^-31
     if ((unsigned int)rand_r(&env->rng) < (unsigned int)ceilf(looks)) {
@@ -110,7 +113,7 @@ ENV_FN int choose_column(Connect4 ENV_PTR* env) {
     return random_column(env);
 }
 
-// Drop a stone into a column that isn't full.
+// Drop a stone into a column of the Connect Four board that isn't full.
 ENV_FN void drop(Connect4 ENV_PTR* env, int player, int column) {
     const int row = env->heights[column];
     env->boards[player] |= cell_bit(column, row);
@@ -155,8 +158,8 @@ ENV_FN void end_episode(Connect4 ENV_PTR* env, float reward) {
     c_reset(env);
 }
 
-// Make a player's move into an open column. Return true if it ended the game. `reward` is the agent's
-// reward if this player wins.
+// Drop a player's stone into a column of Connect Four that isn't full. Return true if this ended
+// the game. `reward` is the agent's reward if this player wins.
 ENV_FN bool move_ends(Connect4 ENV_PTR* env, int player, int column, float reward) {
     drop(env, player, column);
     const bool won = has_four(env->boards[player]);
@@ -180,7 +183,8 @@ ENV_FN void c_step(Connect4 ENV_PTR* env) {
     }
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Connect4 ENV_PTR* env) {
     (void)env;
 }

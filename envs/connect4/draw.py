@@ -8,7 +8,7 @@ DARK, EMPTY, AGENT, OPPONENT = (6, 24, 24), (20, 44, 44), (0, 187, 187), (187, 0
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw an observation as a picture (168, 196, 3) uint8.
+    """Draw an observation of Connect Four's board as a picture (168, 196, 3) uint8.
 
     Args:
         observation: Three planes of 6 x 7 cells, (126,): the agent's stones, the opponent's

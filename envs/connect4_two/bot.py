@@ -20,7 +20,7 @@ LINES = np.array(  # (69, 4) cells of a flat board
 
 
 def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
-    """Return the columns in which a player's next stone completes a line of four, (n, 7) bool.
+    """Return the columns where a player's next stone completes four in a row, (n, 7) bool.
 
     Args:
         stones: Cells with a stone of the player, (n, 42) bool.
@@ -38,7 +38,7 @@ def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
 def choose(
     observations: np.ndarray, masks: np.ndarray, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose a column per board: win if possible, else block the opponent, else a random column.
+    """Choose a column per Connect Four board: win if possible, else block, else a random one.
 
     Args:
         observations: Observations of connect4_two, (n, 126) uint8.

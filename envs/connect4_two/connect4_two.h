@@ -61,7 +61,8 @@ ENV_FN uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
-// Return true if four bits, `step` apart, are set. The step gives the direction of the line.
+// Return true if a player's stones, one bit per cell, contain a line of four: four bits set, `step`
+// apart. The step gives the direction of the line.
 ENV_FN bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
@@ -82,7 +83,8 @@ ENV_FN void show(Connect4Two ENV_PTR* env, int seat, int plane, int column, int 
     env->observations[(seat * PLANES + plane) * CELLS + cell] = is;
 }
 
-// Write the masks and landing cells of both agents, which depend on whose turn it is.
+// Write, for both players of Connect Four, the masks of legal columns and the cells where stones
+// would land. Both depend on whose turn it is.
 ENV_FN void show_turn(Connect4Two ENV_PTR* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         const bool moves = seat == env->mover;
@@ -129,7 +131,8 @@ ENV_FN int random_column(Connect4Two ENV_PTR* env) {
     return column;
 }
 
-// Place random stones, alternating between the agents. Return false if one of them makes a four.
+// Begin a game of Connect Four with random stones, alternating between the two agents. Return false
+// if one of them makes a line of four.
 ENV_FN bool open_with(Connect4Two ENV_PTR* env, int stones) {
     for (int i = 0; i < stones; i++) {
         drop(env, random_column(env));
@@ -149,7 +152,7 @@ ENV_FN void c_reset(Connect4Two ENV_PTR* env) {
     show_turn(env);
 }
 
-// End a game with this reward for agent 0 and its negative for agent 1.
+// End a game of two agents: agent 0 gets this reward, and agent 1 its negative.
 ENV_FN void end_episode(Connect4Two ENV_PTR* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = seat == 0 ? reward : -reward;
@@ -183,7 +186,8 @@ ENV_FN void c_step(Connect4Two ENV_PTR* env) {
     }
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Connect4Two ENV_PTR* env) {
     (void)env;
 }

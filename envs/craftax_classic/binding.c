@@ -15,7 +15,8 @@
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 _Static_assert(2 * ANGLES <= NUMBERS, "a new world's directions must fit into an observation");
 
-// The [env] section has no keys, because the rules are fixed.
+// Initialise an environment of Craftax. It reads no keys of the configuration's [env] section,
+// because the rules are fixed.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = 1;

@@ -228,8 +228,8 @@ ENV_FN bool inside(int row, int column) {
     return row >= 0 && row < SIDE && column >= 0 && column < SIDE;
 }
 
-// Return the index that the original reads for an index outside the world: negative ones count from
-// the other end, and too large ones are the last.
+// Map a row or column index outside the world to the one that the original game reads: negative
+// ones count from the other end, and too large ones become the last.
 ENV_FN int reads(int index) {
     const int at = index < 0 ? index + SIDE : index;
     return at < 0 ? 0 : least(at, SIDE - 1);
@@ -252,7 +252,7 @@ ENV_FN bool has_player(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return row == env->row && column == env->column;
 }
 
-// Return true if a mob, or the player, may enter the cell.
+// Return true if a cell is free, so that a mob or the player may enter it.
 ENV_FN bool is_free(const CraftaxClassic ENV_PTR* env, int row, int column) {
     if (!inside(row, column) || has_player(env, row, column)) {
         return false;
@@ -308,7 +308,8 @@ ENV_FN void craft(CraftaxClassic ENV_PTR* env, int tool) {
     unlock(env, MAKES[tool]);
 }
 
-// Return the damage of the player's attack, by the swords in the inventory, as in the original.
+// Return the damage of the player's attack, which depends on the swords in the inventory, as in the
+// original game.
 ENV_FN int attack_damage(const CraftaxClassic ENV_PTR* env) {
     const int wood = 2 * env->inventory[ITEM_WOOD_SWORD];
     const int stone = 3 * env->inventory[ITEM_STONE_SWORD];
@@ -316,7 +317,8 @@ ENV_FN int attack_damage(const CraftaxClassic ENV_PTR* env) {
     return most(most(1, wood), most(stone, iron));
 }
 
-// Hit the first mob of a kind in a cell. Return 0 if there is none, 1 if it lives, 2 if it is dead.
+// Let the player hit the first mob of a kind that is in a cell. Return 0 if there is none, 1 if it
+// lives, 2 if it is dead.
 ENV_FN int hit(Mob ENV_PTR* mobs, int count, int row, int column, int damage) {
     int outcome = 0;
     for (int i = 0; i < count; i++) {
@@ -349,7 +351,7 @@ ENV_FN void eat_plant(CraftaxClassic ENV_PTR* env, int row, int column) {
     env->plants[eaten].age = 0;
 }
 
-// Attack the mob ahead; if there is none, take the block.
+// Let the player act on the cell ahead: attack the mob there; if there is none, take the block.
 ENV_FN void interact(CraftaxClassic ENV_PTR* env) {
     const int row = env->row + STEP_DOWN[env->facing];
     const int column = env->column + STEP_RIGHT[env->facing];
@@ -463,8 +465,8 @@ ENV_FN void place(CraftaxClassic ENV_PTR* env, int action) {
     }
 }
 
-// Turn the player, and walk to the next cell if it is free or lava. Lava outside the world is found as
-// in the original.
+// Turn the player in a direction, and walk to the next cell if it is free or lava. Lava outside the
+// world is found as in the original game.
 ENV_FN void walk(CraftaxClassic ENV_PTR* env, int action) {
     const int row = env->row + STEP_DOWN[action];
     const int column = env->column + STEP_RIGHT[action];
@@ -477,7 +479,8 @@ ENV_FN void walk(CraftaxClassic ENV_PTR* env, int action) {
 
 // ---- Mobs ---------------------------------------------------------------------------------------
 
-// Return the step towards the player along the longer axis; `tie` decides between equal axes.
+// Return the step with which a mob approaches the player, along the longer axis; `tie` decides
+// between equal axes.
 ENV_FN void aim(
     const CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mob, int tie, int ENV_PTR* down,
     int ENV_PTR* right) {
@@ -489,7 +492,7 @@ ENV_FN void aim(
     *right = along_rows ? 0 : sign_of(columns);
 }
 
-// Move a mob to a cell if it may enter it. A mob out of sight vanishes.
+// Move a mob to a cell if the mob may enter it. A mob out of the player's sight vanishes.
 ENV_FN void move_mob(CraftaxClassic ENV_PTR* env, Mob ENV_PTR* mob, int row, int column) {
     const bool in_sight = steps_to_player(env, mob->row, mob->column) < OUT_OF_SIGHT;
     const bool moves = is_free(env, row, column);
@@ -529,7 +532,7 @@ ENV_FN void move_zombie(CraftaxClassic ENV_PTR* env, int i) {
     move_mob(env, zombie, zombie->row + down, zombie->column + right);
 }
 
-// Move a cow in a random direction, or in half of its steps not at all.
+// Move a cow by one cell in a random direction, or in half of its steps not at all.
 ENV_FN void move_cow(CraftaxClassic ENV_PTR* env, int i) {
     Mob ENV_PTR* cow = &env->cows[i];
     const int way = 1 + DRAW(env, COW_WAY + i) % 8;
@@ -553,8 +556,8 @@ ENV_FN void shoot(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* skeleton, int 
     }
 }
 
-// Move a skeleton, and let it shoot. It walks at random, and sometimes approaches if it is far from the
-// player or retreats if it is close.
+// Move a skeleton, and let it shoot arrows. It walks at random, and sometimes approaches if it is
+// far from the player or retreats if it is close.
 ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
     Mob ENV_PTR* skeleton = &env->skeletons[i];
     const int distance = steps_to_player(env, skeleton->row, skeleton->column);
@@ -581,7 +584,7 @@ ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
     move_mob(env, skeleton, skeleton->row + down, skeleton->column + right);
 }
 
-// Move an arrow by one cell. It flies over water, and destroys a table or a furnace.
+// Move a flying arrow by one cell. It also flies over water, and destroys a table or a furnace.
 ENV_FN void move_arrow(CraftaxClassic ENV_PTR* env, Arrow ENV_PTR* arrow) {
     arrow->row += arrow->down;
     arrow->column += arrow->right;
@@ -618,8 +621,9 @@ ENV_FN void move_mobs(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// Count the free cells with one of the given blocks that are in sight and more than `nearest` steps
-// away. With `rank` >= 0 return the rank-th of them instead, row by row.
+// Count the cells where a mob can spawn: free cells with one of the given blocks that are in the
+// player's sight and more than `nearest` steps away. With `rank` >= 0 return the rank-th of them
+// instead, row by row.
 ENV_FN int spawn_cell(const CraftaxClassic ENV_PTR* env, unsigned int blocks, int nearest,
                       int rank) {
     int count = 0;
@@ -653,7 +657,8 @@ ENV_FN int first_dead(const Mob ENV_PTR* mobs, int count) {
     return count;
 }
 
-// Spawn a mob if there is a free slot and a cell. `choice` is the draw that selects the cell.
+// Spawn a mob in a random suitable cell, if there is a free slot and such a cell. `choice` is the
+// random number that selects the cell.
 ENV_FN void spawn(
     CraftaxClassic ENV_PTR* env, Mob ENV_PTR* mobs, int count, int health, unsigned int blocks,
     int nearest, int choice) {
@@ -673,7 +678,8 @@ ENV_FN void spawn(
     env->cells[cell] |= MOB_HERE;
 }
 
-// Mark the cell of the first mob of a kind again while all of the kind live, as in the original.
+// Mark the cell of the first mob of a kind as occupied again while all mobs of this kind live, as
+// in the original game.
 ENV_FN void mark_first(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mobs, int count) {
     if (first_dead(mobs, count) == count) {
         env->cells[mobs[0].row * SIDE + mobs[0].column] |= MOB_HERE;
@@ -708,7 +714,8 @@ ENV_FN void grow_plants(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// Advance a counter of hunger or thirst. At its end it costs a point of food or drink.
+// Advance a counter of the player's hunger or thirst. When it reaches `end`, it restarts and costs
+// a point of food or drink. Return the points that are left.
 ENV_FN int use_up(float ENV_PTR* counter, float step, float end, int points) {
     *counter += step;
     if (*counter <= end) {
@@ -775,7 +782,7 @@ ENV_FN void bury(Mob ENV_PTR* mobs, int count, int health) {
     }
 }
 
-// Reset everything but the world for a new episode.
+// Begin a new episode: reset the player, mobs and plants, that is, everything but the world.
 ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
     env->tick = 0;
     env->light = light_at(0);
@@ -816,8 +823,9 @@ ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
 
 // ---- Observation --------------------------------------------------------------------------------
 
-// Write a mob's mark into the observation. A dead mob clears the mark of its cell. For a mob above or
-// to the left of the view, a cell counted from the opposite side is cleared, as in the original.
+// Mark a mob in the player's view in the observation. A dead mob clears the mark of its cell. For a
+// mob above or to the left of the view, a cell counted from the opposite side is cleared, as in the
+// original game.
 ENV_FN void show(CraftaxClassic ENV_PTR* env, int kind, int row, int column, int alive) {
     int down = row - env->row + VIEW_ROWS / 2;
     int right = column - env->column + VIEW_COLUMNS / 2;
@@ -830,8 +838,9 @@ ENV_FN void show(CraftaxClassic ENV_PTR* env, int kind, int row, int column, int
     }
 }
 
-// Write the observation: 7 x 9 cells, each a one-hot block (17) and zombie, cow, skeleton, arrow; then
-// 12 items, health, food, drink, energy in tenths; left, right, up, down; light; asleep.
+// Write the observation of Craftax: 7 x 9 cells, each a one-hot block (17) and zombie, cow,
+// skeleton, arrow; then 12 items, health, food, drink, energy in tenths; left, right, up, down;
+// light; asleep.
 ENV_FN void write_observations(CraftaxClassic ENV_PTR* env) {
     for (int i = 0; i < NUMBERS; i++) {
         env->observations[i] = 0.0f;
@@ -919,7 +928,7 @@ ENV_FN float raw_noise(const CraftaxClassic ENV_PTR* env, int noise, int row, in
     return (1.0f - tx) * at_left + tx * at_right;
 }
 
-// Return a cell's noise, scaled to 0..1.
+// Return the value of a noise field at a cell of the world, scaled to 0..1.
 ENV_FN float noise_at(const CraftaxClassic ENV_PTR* env, int noise, int row, int column) {
     const float low = env->observations[EXTREMES + 2 * noise];
     const float high = env->observations[EXTREMES + 2 * noise + 1];
@@ -931,7 +940,7 @@ ENV_FN float noise_at(const CraftaxClassic ENV_PTR* env, int noise, int row, int
     for (int row = (part) / least(parts, SIDE); row < SIDE; row += most(1, (parts) / SIDE))   \
         for (int column = (part) % least(parts, SIDE); column < SIDE; column += least(parts, SIDE))
 
-// Compute the minimum and maximum of each noise in a part of the world.
+// Compute the minimum and maximum of a noise field over one thread's part of the world.
 ENV_FN void seek_extremes(CraftaxClassic ENV_PTR* env, int noise, int part, int parts) {
     float low = raw_noise(env, noise, 0, 0);
     float high = low;
@@ -944,7 +953,8 @@ ENV_FN void seek_extremes(CraftaxClassic ENV_PTR* env, int noise, int part, int 
     env->extremes[part][2 * noise + 1] = high;
 }
 
-// Combine the extremes of all parts; an even `kind` is a minimum.
+// Return the minimum or maximum of a noise field over the world, combined from those of all
+// threads' parts; an even `kind` is a minimum.
 ENV_FN float extreme(const CraftaxClassic ENV_PTR* env, int kind, int parts) {
     float found = env->extremes[0][kind];
     for (int part = 1; part < parts; part++) {
@@ -955,7 +965,8 @@ ENV_FN float extreme(const CraftaxClassic ENV_PTR* env, int kind, int parts) {
     return found;
 }
 
-// Return a cell's block as far as noise decides it. STONE and TREE have open random choices.
+// Return the block that noise fields plan for a cell of a new world. Blocks STONE and TREE are
+// still replaced at random (draw_block).
 ENV_FN int plan(const CraftaxClassic ENV_PTR* env, int row, int column) {
     const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
     const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither mountains nor water at the start
@@ -975,7 +986,8 @@ ENV_FN int plan(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return water > 0.7f ? WATER : water > 0.6f ? SAND : tree > 0.5f ? TREE : GRASS;
 }
 
-// Return the final block of a planned cell, with its random choices.
+// Return the final block of a cell in a new world: the planned block, or its random replacement,
+// such as coal in stone.
 ENV_FN int draw_block(CraftaxClassic ENV_PTR* env, int cell, int planned) {
     int block = planned & BLOCK;
     if (block == TREE) {
@@ -1016,7 +1028,8 @@ ENV_FN void draw_blocks(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// Compute one part of one stage of a new world. The last stage writes the observation.
+// Generate a new world in stages: compute one thread's part of one stage. The last stage writes the
+// observation.
 ENV_FN void c_begin(CraftaxClassic ENV_PTR* env, int stage, int part, int parts) {
     const int makers = least(parts, MAKERS);
     if (stage == 0 && part == 0) {
@@ -1057,7 +1070,7 @@ ENV_FN void begin_episode(CraftaxClassic ENV_PTR* env) {
 
 // ---- Step, episodes -----------------------------------------------------------------------------
 
-// Advance the game by one step without ending the episode. Return the reward.
+// Advance the game Craftax by one step without ending the episode. Return the reward.
 ENV_FN float play(CraftaxClassic ENV_PTR* env, int action) {
     const unsigned int unlocked = env->unlocked;
     const int health = env->health;
@@ -1126,7 +1139,8 @@ ENV_FN void c_step(CraftaxClassic ENV_PTR* env) {
 #endif
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(CraftaxClassic ENV_PTR* env) {
     (void)env;
 }

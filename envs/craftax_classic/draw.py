@@ -40,13 +40,13 @@ COLUMN = WIDTH // len(COLOURS)
 def fill(
     picture: np.ndarray, cell: tuple[int, int], margin: int, colour: tuple[int, int, int]
 ) -> None:
-    """Fill a cell of the picture with a colour, except for a margin."""
+    """Fill a cell of the picture with a colour, except for a margin of some pixels at its edges."""
     top, left = (CELL * place for place in cell)
     picture[top + margin : top + CELL - margin, left + margin : left + CELL - margin] = colour
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw an observation (1345,) as a picture (273, 270, 3) uint8."""
+    """Draw a Craftax observation (1345,), cells and inventory, as a picture (273, 270, 3) uint8."""
     cells = observation[: ROWS * COLUMNS * (BLOCKS + 4)].reshape(ROWS, COLUMNS, -1)
     numbers = np.rint(10 * observation[cells.size :][: ITEMS + 4]).astype(int)
     ways, (light, asleep) = observation[-6:-2], observation[-2:]

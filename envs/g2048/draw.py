@@ -13,7 +13,10 @@ DIGITS = (  # 0 to 9: five rows of three dots, a row as one octal digit
 
 
 def colour(exponent: int) -> tuple[int, int, int]:
-    """Return a tile's colour: grey to cyan up to 1024, to blue up to 8192, then red and gold."""
+    """Return the colour of a tile of the game 2048 from its exponent, as (red, green, blue).
+
+    Grey to cyan up to 1024, to blue up to 8192, then red and gold.
+    """
     if exponent <= 10:
         return 187 - 18 * exponent, 150 - 3 * exponent, 150
     if exponent <= 13:
@@ -22,14 +25,17 @@ def colour(exponent: int) -> tuple[int, int, int]:
 
 
 def number(value: int) -> np.ndarray:
-    """Return the pixels of a number in dots, (5, 4 * digits - 1) bool."""
+    """Return a number's digits as pixels, 5 rows x 3 columns each, (5, 4 * digits - 1) bool."""
     octal = np.array([[int(row) for row in DIGITS[int(digit)]] for digit in str(value)]).T
     dots = octal[:, :, None] >> np.array([2, 1, 0, 9]) & 1  # bit 9 is never set: the gap
     return dots.reshape(5, -1)[:, :-1].astype(bool)
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw the exponents (16,) of the tiles, row by row, as a picture (199, 199, 3) uint8."""
+    """Draw the board of the game 2048 as a picture (199, 199, 3) uint8.
+
+    The observation (16,) is the exponents of the tiles, row by row.
+    """
     picture = np.full((SIDE, SIDE, 3), DARK, np.uint8)
     for cell, exponent in enumerate(int(value) for value in observation):
         top, left = (GAP + (TILE + GAP) * place for place in divmod(cell, 4))

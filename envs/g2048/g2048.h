@@ -79,17 +79,17 @@ typedef struct {
 
 // ---- Four bytes at a time, each less than 128 ---------------------------------------------------
 
-// Return 0x80 in every byte that is 0.
+// Return a word with 0x80 in every byte where `word` has a 0, and 0 in the other bytes.
 ENV_FN uint32_t zeros(uint32_t word) {
     return (0x80808080u - word) & 0x80808080u;
 }
 
-// Return 0x7F in every byte that has 0x80.
+// Return a word with 0x7F in every byte where `flags` has 0x80, and 0 in the other bytes.
 ENV_FN uint32_t mask_of(uint32_t flags) {
     return flags - (flags >> 7);
 }
 
-// Transpose SIZE words: byte i of word j becomes byte j of word i.
+// Transpose a board of SIZE words with SIZE bytes each: byte i of word j becomes byte j of word i.
 ENV_FN void transpose(const uint32_t ENV_PTR* in, uint32_t ENV_PTR* out) {
     const uint32_t even = 0x00FF00FFu;
     const uint32_t odd = 0xFF00FF00u;
@@ -105,15 +105,17 @@ ENV_FN void transpose(const uint32_t ENV_PTR* in, uint32_t ENV_PTR* out) {
 
 // ---- Sliding ------------------------------------------------------------------------------------
 
-// Move each byte of `far` to `near` if near's byte is 0.
+// Move each byte of the word `far` to the same place of the word `near` if near's byte is 0: tiles
+// of 2048 slide into empty cells.
 ENV_FN void close_gap(uint32_t ENV_PTR* near, uint32_t ENV_PTR* far) {
     const uint32_t gap = mask_of(zeros(*near));
     *near |= *far & gap;
     *far &= ~gap;
 }
 
-// Slide and merge the SIZE words of a line towards line[0]. merged[i], one of SIZE - 1 words, gets the
-// new exponents where cells i and i + 1 merged, and 0 elsewhere. A merged tile doesn't merge again.
+// Slide and merge the tiles of all SIZE lines of a 2048 board at once towards line[0]; word i has
+// cell i of each line. merged[i], one of SIZE - 1 words, gets the new exponents where cells i and i
+// + 1 merged, and 0 elsewhere. A merged tile doesn't merge again.
 ENV_FN void slide(uint32_t ENV_PTR* line, uint32_t ENV_PTR* merged) {
     for (int end = SIZE - 1; end > 0; end--) {  // bubble sort: gaps to the end, tiles in order
         for (int i = 0; i < end; i++) {
@@ -132,7 +134,8 @@ ENV_FN void slide(uint32_t ENV_PTR* line, uint32_t ENV_PTR* merged) {
     }
 }
 
-// Add the merges to the score and return their reward. The order of the float sum is upstream's.
+// Add the points of a move's merged tiles to the score of 2048, and return their reward. The order
+// of the float sum is upstream's.
 ENV_FN float count_merges(G2048 ENV_PTR* env, const uint32_t ENV_PTR* merged) {
     const uint32_t any = merged[0] | merged[1] | merged[2];
     float reward = 0.0f;
@@ -150,7 +153,8 @@ ENV_FN float count_merges(G2048 ENV_PTR* env, const uint32_t ENV_PTR* merged) {
     return reward;
 }
 
-// Make a move and add the reward of its merges to *reward. Return true if the board changed.
+// Move the tiles of a 2048 board in a direction, and add the reward of its merges to *reward.
+// Return true if the board changed.
 ENV_FN bool move(G2048 ENV_PTR* env, int action, float ENV_PTR* reward) {
     const bool across = action >= LEFT;
     const bool backwards = action == DOWN || action == RIGHT;
@@ -187,21 +191,23 @@ ENV_FN bool move(G2048 ENV_PTR* env, int action, float ENV_PTR* reward) {
 
 #define ONES 0x0101010101010101u
 
-// Return 1 in every byte of two rows that is 0.
+// Return the empty cells of two rows of a 2048 board: 1 in every byte that is 0, and 0 in the other
+// bytes.
 ENV_FN uint64_t empty_cells(uint32_t first, uint32_t second) {
     return ((uint64_t)zeros(second) << 32 | zeros(first)) >> 7;
 }
 
-// Return the number of bytes of `sums` that are n or less. All bytes are at most 16.
+// Return how many bytes of the word `sums` are n or less. All bytes are at most 16.
 ENV_FN int count_up_to(uint64_t sums, int n) {
     const uint64_t flags = (((uint64_t)n * ONES | 0x80 * ONES) - sums) & 0x80 * ONES;
     return (int)((flags >> 7) * ONES >> 56);
 }
 
-// Put a tile into a random empty cell, if there is one. Return the number of remaining empty cells.
+// Put a new tile into a random empty cell of the 2048 board, if there is one. Return the number of
+// remaining empty cells.
 //
-// Multiplying by ONES turns byte i into the sum of bytes 0 to i, here the number of empty cells up to
-// cell i. The n-th empty cell, counted from 0, is the first whose sum exceeds n.
+// Multiplying by ONES turns byte i into the sum of bytes 0 to i, here the number of empty cells up
+// to cell i. The n-th empty cell, counted from 0, is the first whose sum exceeds n.
 ENV_FN int spawn(G2048 ENV_PTR* env, int exponent) {
     const uint64_t top = empty_cells(env->rows[0], env->rows[1]);
     const uint64_t bottom = empty_cells(env->rows[2], env->rows[3]);
@@ -218,13 +224,13 @@ ENV_FN int spawn(G2048 ENV_PTR* env, int exponent) {
     return empty - 1;
 }
 
-// Draw the exponent of a new tile: the tile is 2 with probability 0.9, else 4.
+// Return a random exponent for a new tile of 2048: the tile is 2 with probability 0.9, else 4.
 ENV_FN int draw_tile(G2048 ENV_PTR* env) {
     return rand_r(&env->rng) % 10 == 0 ? 2 : 1;
 }
 
-// Spawn one or two large tiles, the larger the more the environment has reached. (Upstream's comment
-// says that they start at 8192; its code starts at 4096, as this does.)
+// Put one or two large tiles on a new 2048 board: the larger, the more the environment has reached
+// before. (Upstream's comment says that they start at 8192; its code starts at 4096, as this does.)
 ENV_FN void spawn_scaffold(G2048 ENV_PTR* env) {
     if (env->lifetime_max < 14) {
         const int exponent = 12 + rand_r(&env->rng) % 5;
@@ -285,7 +291,7 @@ ENV_FN void add_log(G2048 ENV_PTR* env) {
     env->log.n += 1.0f;
 }
 
-// Return true if a full board has a pair of equal neighbours.
+// Return true if a full 2048 board has two equal tiles side by side, so that a move is possible.
 ENV_FN bool can_merge(const G2048 ENV_PTR* env) {
     uint32_t pairs = 0;
     for (int row = 0; row < SIZE; row++) {
@@ -296,7 +302,8 @@ ENV_FN bool can_merge(const G2048 ENV_PTR* env) {
     return pairs != 0;
 }
 
-// Return the time limit in steps: longer after 2^10 was reached once, or with a high score.
+// Return the time limit of an episode of 2048 in steps: longer after 2^10 was reached once, or with
+// a high score.
 ENV_FN int time_limit(const G2048 ENV_PTR* env) {
     const int grown = SHORTEST * (env->lifetime_max > 9 ? env->lifetime_max - 8 : 1);
     return grown > env->score / 4 ? grown : env->score / 4;
@@ -331,7 +338,8 @@ ENV_FN void c_step(G2048 ENV_PTR* env) {
     write_observations(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(G2048 ENV_PTR* env) {
     (void)env;
 }

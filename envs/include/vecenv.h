@@ -139,12 +139,12 @@ DictItem* dict_get_unsafe(Dict* dict, const char* key);
 // environments then fails with the names of all missing keys.
 DictItem* dict_get(Dict* dict, const char* key);
 
-// Set the value of a key, or append the key.
+// Set a key of a dictionary to a number; a missing key is appended.
 void dict_set(Dict* dict, const char* key, double value);
 
-// Ours: refuse the value of a key in my_init. `expected`, a literal, says what is legal. Creation fails
-// with a message after this my_init returns. c_close is still called, c_reset isn't. Guard calls
-// with #ifdef PUFFER_MLX.
+// Reject the value of a configuration key in my_init (not in upstream). `expected`, a literal, says
+// what is legal. Creation of the environments fails with a message after this my_init returns.
+// c_close is still called, c_reset isn't. Guard calls with #ifdef PUFFER_MLX.
 void dict_reject(Dict* dict, const char* key, const char* expected);
 
 #ifdef __cplusplus

@@ -53,7 +53,8 @@ ENV_FN void c_step(Memory ENV_PTR* env) {
     c_reset(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Memory ENV_PTR* env) {
     (void)env;
 }

@@ -9,7 +9,7 @@ EQUILIBRIUM = 0.25, 0.5, 0.25  # rock, paper, scissors: no strategy wins against
 def choose(
     observations: np.ndarray, masks: np.ndarray | None, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose what beats the opponent's most frequent earlier choice, or sample the equilibrium.
+    """Choose rock, paper or scissors: what beats the opponent's commonest choice, or at random.
 
     Args:
         observations: Observations of rock_paper_scissors, (n, 22) uint8.

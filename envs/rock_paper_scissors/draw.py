@@ -9,7 +9,10 @@ AGENT, OPPONENT = (0, 187, 187), (187, 0, 0)
 
 
 def shapes() -> np.ndarray:
-    """Return the pixels of rock, paper, scissors: disc, sheet, two blades, (3, 48, 48) bool."""
+    """Return the shapes of rock, paper and scissors as masks of pixels, (3, 48, 48) bool.
+
+    Rock is a disc, paper a sheet, scissors two blades.
+    """
     y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
     rock = x**2 + y**2 <= 15**2
     paper = (abs(x) <= 12) & (abs(y) <= 16)
@@ -18,7 +21,7 @@ def shapes() -> np.ndarray:
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw an observation (22,) as a picture (96, 192, 3) uint8.
+    """Draw an observation (22,) of rock, paper, scissors as a picture (96, 192, 3) uint8.
 
     Finished rounds show the agent's choice in cyan above the opponent's in red. The current round
     has a lighter background.

@@ -64,7 +64,8 @@ ENV_FN int choice(const RockPaperScissors ENV_PTR* env, int seat) {
     return exists ? (int)action : NONE;
 }
 
-// Return the round's reward for the agent that chose `own`; the other agent gets the negative.
+// Return the reward of a round of rock, paper, scissors for the agent that chose `own`; the other
+// agent gets the negative.
 ENV_FN float worth(int own, int other) {
     if (own == other) {
         return 0.0f;
@@ -141,7 +142,8 @@ ENV_FN void c_step(RockPaperScissors ENV_PTR* env) {
     show_round(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(RockPaperScissors ENV_PTR* env) {
     (void)env;
 }

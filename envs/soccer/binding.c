@@ -14,8 +14,8 @@
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 
-// The [env] section has no keys: other sizes of the field or the teams would need another
-// observation.
+// Initialise an environment of soccer. It reads no keys of the configuration's [env] section: other
+// sizes of the field or the teams would need another observation.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = SEATS;

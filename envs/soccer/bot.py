@@ -8,14 +8,14 @@ STAY, FORWARD, BACK, LEFT, RIGHT, PASS = range(6)
 
 
 def place(plane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column, each (n,), of the one set cell in each plane (n, 45)."""
+    """Find the one set cell of each of n planes (n, 45). Returns rows (n,) and columns (n,)."""
     return np.divmod(plane.argmax(axis=1), COLUMNS)
 
 
 def choose(
     observations: np.ndarray, masks: np.ndarray | None, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose actions: carry the ball to the goal's rows and forward, or run to the ball.
+    """Choose a soccer player's actions: carry the ball to the goal, or run to the ball.
 
     Args:
         observations: Observations of soccer, (n, 186) uint8.

@@ -10,13 +10,16 @@ SELF, MATE, OTHER, BALL = (241, 241, 241), (0, 187, 187), (187, 0, 0), (204, 173
 
 
 def disc(radius: float) -> np.ndarray:
-    """Return the pixels of a disc in the middle of a cell, (30, 30) bool."""
+    """Return the mask of a disc of this radius in the middle of a cell, (30, 30) bool."""
     offsets = np.arange(CELL) - (CELL - 1) / 2
     return offsets[:, None] ** 2 + offsets**2 <= radius**2
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw an observation (186,) as a picture (150, 290, 3) uint8, with a goal at each end."""
+    """Draw the soccer field in an observation as a picture (150, 290, 3) uint8.
+
+    The observation is (186,). There is a goal at each end.
+    """
     planes = observation[: 4 * ROWS * COLUMNS].reshape(4, ROWS, COLUMNS) != 0
     field = np.full((ROWS * CELL, COLUMNS * CELL, 3), GRASS, np.uint8)
     field[::CELL] = DARK

@@ -74,18 +74,21 @@ ENV_FN int team_of(int seat) {
     return seat / TEAM;
 }
 
-// Return the direction in which a team plays: 1 towards higher columns, -1 towards lower ones.
+// Return the direction in which a soccer team plays: 1 towards higher columns, -1 towards lower
+// ones.
 ENV_FN int ahead(int team) {
     return team == 0 ? 1 : -1;
 }
 
-// Return the cell of an agent as a team sees it: the field is rotated by 180 degrees for team 1.
+// Return the index of a player's cell on the soccer field as a team sees it: the field is rotated
+// by 180 degrees for team 1.
 ENV_FN int seen_cell(const Soccer ENV_PTR* env, int seat, int team) {
     const int index = env->cells[seat].row * COLUMNS + env->cells[seat].column;
     return team == 0 ? index : CELLS - 1 - index;
 }
 
-// Write all four observations. They differ within a team only in the planes SELF and MATE.
+// Write the observations of all four soccer players. They differ within a team only in the planes
+// SELF and MATE.
 ENV_FN void write_observations(Soccer ENV_PTR* env) {
     for (int i = 0; i < SEATS * NUMBERS; i++) {
         env->observations[i] = 0;
@@ -103,7 +106,8 @@ ENV_FN void write_observations(Soccer ENV_PTR* env) {
     }
 }
 
-// Return the agent in a cell, or -1.
+// Return the index of the agent that stands in a cell of the soccer field, or -1 if the cell is
+// empty.
 ENV_FN int standing(const Soccer ENV_PTR* env, int row, int column) {
     for (int seat = 0; seat < SEATS; seat++) {
         if (env->cells[seat].row == row && env->cells[seat].column == column) {
@@ -133,7 +137,7 @@ ENV_FN void c_reset(Soccer ENV_PTR* env) {
     write_observations(env);
 }
 
-// End an episode with this reward for team 0 and its negative for team 1.
+// End an episode of two teams: team 0 gets this reward, and team 1 its negative.
 ENV_FN void end_episode(Soccer ENV_PTR* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = team_of(seat) == 0 ? reward : -reward;
@@ -161,7 +165,8 @@ ENV_FN void pass_ball(Soccer ENV_PTR* env, int seat) {
     }
 }
 
-// Move an agent by one cell in its team's view of the field. Return true if it scores a goal.
+// Move a soccer player by one cell in its team's view of the field. Return true if it scores a
+// goal.
 ENV_FN bool walk(Soccer ENV_PTR* env, int seat, int action) {
     const int forward = ahead(team_of(seat));
     const int ahead_by = action == FORWARD ? forward : action == BACK ? -forward : 0;
@@ -202,7 +207,7 @@ ENV_FN void draw_order(Soccer ENV_PTR* env, int ENV_PTR* order) {
     }
 }
 
-// Advance by one step. An action outside 0..5 counts as STAY.
+// Advance the soccer game by one step. An action outside 0..5 counts as STAY.
 ENV_FN void c_step(Soccer ENV_PTR* env) {
     int order[SEATS];
     draw_order(env, order);
@@ -226,7 +231,8 @@ ENV_FN void c_step(Soccer ENV_PTR* env) {
     write_observations(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 ENV_FN void c_render(Soccer ENV_PTR* env) {
     (void)env;
 }

@@ -45,7 +45,8 @@ typedef struct {
     int tick;  // steps of this episode
 } Squared;
 
-// Begin an episode and write its first observation. Called by the stepper once, and by c_step.
+// Begin an episode (reset) and write its first observation. Called by the stepper once, and by
+// c_step.
 ENV_FN void c_reset(Squared ENV_PTR* env) {
     const int cells = env->size * env->size;
     const int centre = cells / 2;
@@ -76,8 +77,8 @@ ENV_FN void end_episode(Squared ENV_PTR* env, float reward) {
     c_reset(env);
 }
 
-// Advance by one step. Rewards and terminals are 0 on entry. Observations still have their previous
-// values, so only the cells that change are written.
+// Advance the environment by one step. Rewards and terminals are 0 on entry. Observations still
+// have their previous values, so only the cells that change are written.
 ENV_FN void c_step(Squared ENV_PTR* env) {
     env->tick += 1;
     env->observations[env->row * env->size + env->col] = EMPTY;
@@ -106,12 +107,14 @@ ENV_FN void c_step(Squared ENV_PTR* env) {
     env->observations[cell] = AGENT;
 }
 
-// Do nothing, because draw.py draws the observation. Upstream draws in a window here.
+// Draw nothing (c_render), because the Python script draw.py draws the observation. Upstream draws
+// in a window here.
 ENV_FN void c_render(Squared ENV_PTR* env) {
     (void)env;
 }
 
-// Free what my_init allocated, here nothing. The stepper owns the rows behind the pointers.
+// Free what my_init allocated for an environment, here nothing. The stepper owns the rows behind
+// the pointers.
 ENV_FN void c_close(Squared ENV_PTR* env) {
     (void)env;
 }

@@ -71,8 +71,8 @@ void puffer_collect_part(PufferVec* self, int first, int end) {
     }
 }
 
-// Return the number of environments in a part, whose agents act together. A part has at most about
-// PUFFER_PART_AGENTS agents, and every thread gets the same number of parts.
+// Return how many environments form a part of a rollout: their agents get actions together. A part
+// has at most about PUFFER_PART_AGENTS agents, and every thread gets the same number of parts.
 static int part_size(const PufferVec* self) {
     const int64_t threads = puffer_pool_threads(self->pool);
     const int64_t agents = self->vec.total_agents;

@@ -25,7 +25,8 @@ typedef struct PufferCollect {
     atomic_uint_fast64_t step_ns;
 } PufferCollect;
 
-// Take environments first..end-1, numbered across all groups, through all steps.
+// Run environments first..end-1 through all steps of a rollout: choose actions and step.
+// Environments are numbered across all groups.
 void puffer_collect_part(PufferVec* self, int first, int end);
 
 #endif

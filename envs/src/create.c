@@ -10,7 +10,8 @@
 
 // ---- Keys and values ----------------------------------------------------------------------------
 
-// Write the keys that were read and missing, then the refused ones. Return true if there were any.
+// Write an error message about configuration keys: those read but missing, then those with rejected
+// values. Return true if there were any.
 static bool complain_about_keys(const Dict* dict, const char* section, Text* text) {
     int missing = 0;
     for (int i = 0; i < dict->size; i++) {
@@ -89,8 +90,8 @@ static bool have_agents(const StaticVec* vec, Text* text) {
     return true;
 }
 
-// Set agents, buffer_env_starts and buffer_env_counts. Return false, with the reason in `text`, if
-// the environments don't fill the groups exactly.
+// Divide the environments among the groups: set agents, buffer_env_starts and buffer_env_counts.
+// Return false, with the reason in `text`, if the environments don't fill the groups exactly.
 static bool assign_groups(PufferVec* self, Text* text) {
     StaticVec* vec = &self->vec;
     int agent = 0;
@@ -205,8 +206,8 @@ typedef struct {
     int capacity;
 } Counts;
 
-// Create the environments, their rows and the pool. Return false, with the reason in `text`, if any of
-// this fails.
+// Create the environments, the arrays of their rows, and the pool of threads. Return false, with
+// the reason in `text`, if any of this fails.
 static bool build(PufferVec* self, int threads, unsigned int seed, Counts* misfit, Text* text) {
     StaticVec* vec = &self->vec;
     vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));

@@ -36,7 +36,8 @@ static DictItem* find(Dict* dict, const char* key) {
     return NULL;
 }
 
-// Add an item. Items never move, since an environment may keep a pointer to one while it reads others.
+// Append a key to a dictionary and return its new item. Items never move, since an environment may
+// keep a pointer to one while it reads others.
 static DictItem* append(Dict* dict, const char* key) {
     DictItem* item = &dict->lost;
     if (dict->size < dict->capacity) {
@@ -81,7 +82,7 @@ void dict_reject(Dict* dict, const char* key, const char* expected) {
 
 // ---- Of 5.0: a missing key is an error at once, keys are copied, dictionaries grow --------------
 
-// Return a copy that lives as long as the library, the same one for equal texts.
+// Return a copy of a text that lives as long as the library, the same copy for equal texts.
 static const char* keep(const char* text) {
     typedef struct Kept {
         struct Kept* next;

@@ -13,7 +13,8 @@ double puffer_dict_number(Dict* dict, const char* key);
 const char* puffer_dict_text(Dict* dict, const char* key);
 DictItem* puffer_dict_put(Dict* dict, const char* key, double value, const char* text);
 
-// Set `values`, `len` and `value` of an item whose text is a list of numbers with commas.
+// Parse the text of a dictionary's item as a list of numbers with commas: set its `values`, `len`
+// and `value`.
 void puffer_dict_list(DictItem* item);
 
 #endif

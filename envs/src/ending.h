@@ -25,16 +25,17 @@ typedef struct {
     const char* when;  // "stepped", "reset", ...
 } PufferEnd;
 
-// Return true if stepping has ended.
+// Return true if no further step is possible, because an environment ended the process or steps
+// were abandoned.
 bool puffer_is_over(PufferVec* self);
 
-// Run work(context) for environments first..end-1. If one of them ends the process, record it as
-// the reason, unless there is one already.
+// Run work(context) for environments first..end-1, and catch a call of exit or abort. The first
+// such end is recorded as the reason why stepping is over.
 void puffer_attempt(PufferVec* self, void (*work)(void*), void* context, int first, int end,
                     const char* when);
 
-// Write a message to `text`: what one of the environments first..last did while it was `when` (for
-// example "stepped"), and a hint in a second line.
+// Write an error message to `text`: how one of the environments first..last failed while it was
+// `when` (for example "stepped"), and a hint in a second line.
 void puffer_say_failure(const PufferFailure* failure, unsigned int seed, int first, int last,
                         const char* when, Text* text);
 

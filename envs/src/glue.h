@@ -111,7 +111,7 @@ static int puffer_env_agents(const StaticVec* vec, int env) {
     return ((const Env*)vec->envs)[env].num_agents;
 }
 
-// Copy rows to the caller; bfloat16 becomes float, exactly.
+// Copy observation rows from an environment to the caller's array; bfloat16 becomes float, exactly.
 static inline void puffer_show(unsigned char* to, const unsigned char* own, size_t rows) {
     if (sizeof(PUFFER_OBS) == sizeof(PUFFER_OWN_OBS)) {
         memcpy(to, own, rows * PUFFER_ROW_BYTES);
@@ -125,7 +125,8 @@ static inline void puffer_show(unsigned char* to, const unsigned char* own, size
     }
 }
 
-// Copy an environment's rows right after it ran, while they are in the cache.
+// Reset or step environments first..end-1, and copy each environment's rows right after it ran,
+// while they are in the cache.
 static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first, int end,
                                    const PufferRows* out, const bool reset) {
     Env* envs = (Env*)vec->envs;
@@ -192,8 +193,8 @@ static void puffer_step_envs(StaticVec* vec, const int* agents, int first, int e
     puffer_run_envs(vec, agents, first, end, out, false);
 }
 
-// Add up and clear the logs of some environments: see take_log in ops.h. Log is read as an array of
-// floats, as upstream requires; hence the assertion above.
+// Add the logs of environments first..end-1 to *total, and clear them. Return true if any episode
+// ended. Log is read as an array of floats, as upstream requires; hence the assertion above.
 static bool puffer_take_log(StaticVec* vec, int first, int end, void* total) {
     Env* envs = (Env*)vec->envs;
     bool any = false;

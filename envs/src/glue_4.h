@@ -31,7 +31,8 @@
 
 #include "ops.h"
 
-// Functions that the binding defines; vecenv.h explains them.
+// Declarations of the functions that an environment's binding defines, such as my_init; vecenv.h
+// explains them.
 void my_init(Env* env, Dict* kwargs);
 void my_log(Log* log, Dict* out);
 Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
@@ -46,7 +47,8 @@ void my_setup_perm(StaticVec* vec, Env* env, int slot_base);
 void MY_VEC_STEP_RANGE(StaticVec* vec, int env_start, int env_count, int num_workers);
 #endif
 
-// Return the bytes of an observation element. Upstream's name, called by bindings with MY_USES_PERM.
+// Return the number of bytes of one element of an observation. Upstream's name, called by bindings
+// with MY_USES_PERM.
 static inline size_t obs_element_size(void) {
     return sizeof(*((OBS_TENSOR_T*)0)->data);
 }

@@ -81,7 +81,8 @@ static void puffer_count_choices(void) __attribute__((constructor));
 #define PUFFER_AGENTS_ELSEWHERE _Generic(&((Env*)0)->agents, Agent**: true, default: false)
 #define PUFFER_ROOM (sizeof(((Env*)0)->agents) / sizeof(Agent))
 
-// Check the number of agents that puf_init has set.
+// Check that an environment's array of agents has room for the number of agents that puf_init has
+// set. Fails otherwise.
 static inline void puffer_check_agents(const Env* env) {
     if (PUFFER_AGENTS_ELSEWHERE ? (const void*)env->agents == NULL
                                 : env->num_agents > (int)PUFFER_ROOM) {
@@ -90,8 +91,9 @@ static inline void puffer_check_agents(const Env* env) {
     }
 }
 
-// Point the agents at their rows. Rows are in the order of environments and agents, also in self-play,
-// where each policy gathers its rows. Upstream orders rows by policy then.
+// Set the pointers of an environment's agents to their rows. Rows are in the order of environments
+// and agents, also in self-play, where each policy gathers its rows. Upstream orders rows by policy
+// then.
 static void puffer_bind_env(StaticVec* vec, int index, int agent) {
     Env* env = &((Env*)vec->envs)[index];
     const size_t mask = PUFFER_OWN_MASK_SIZE;
@@ -182,7 +184,7 @@ static inline bool puffer_read_seats(Env* env, const char* from) {
     return true;
 }
 
-// Write agents[i].policy at the row of agent i.
+// Write which policy plays each agent of an environment: agents[i].policy at the row of agent i.
 static void puffer_seat_policies(const StaticVec* vec, int index, int* policies) {
     const Env* env = &((const Env*)vec->envs)[index];
     for (int i = 0; i < env->num_agents; i++) {
@@ -206,7 +208,8 @@ static void puffer_set_bot(StaticVec* vec, int env, int policy) {
 #define PUF_STEPS_PER_SEC 60
 #endif
 
-// Draw at most PUF_STEPS_PER_SEC pictures per second, as upstream's player does.
+// Draw an environment in its window, and wait so that at most PUF_STEPS_PER_SEC pictures are drawn
+// per second, as upstream's player does.
 static inline void puffer_render_in_time(Env* env) {
 #ifdef PUFFER_WINDOW
     static double next = 0.0;

@@ -14,13 +14,15 @@
 #endif
 
 #ifdef MY_STATE_PLAIN
-// Return the number of own bytes: the size of the struct.
+// Return the number of bytes that an environment's saved state takes, without its rows: the size of
+// the struct.
 static size_t puffer_own_bytes(const Env* env) {
     (void)env;
     return sizeof(Env);
 }
 
-// Write the own bytes. Pointers to rows are written as zeros, so that equal states have equal bytes.
+// Write an environment's struct as its saved state. Pointers to rows are written as zeros, so that
+// equal states have equal bytes.
 static void puffer_write_env(const Env* env, void* to) {
     memcpy(to, env, sizeof(Env));
     puffer_point((Env*)to, &(PufferPointers){0});
@@ -73,8 +75,8 @@ static void puffer_save_env(const StaticVec* vec, int index, void* to) {
     puffer_write_seats(env, (char*)to + puffer_own_bytes(env));
 }
 
-// Read an environment's state. Return false if the bytes don't fit. The pointers to rows and the number
-// of agents are kept in any case.
+// Restore an environment from its saved state. Return false if the bytes don't fit. The pointers to
+// rows and the number of agents are kept in any case.
 static bool puffer_load_env(StaticVec* vec, int index, const void* from, size_t size) {
     Env* env = &((Env*)vec->envs)[index];
     const PufferPointers live = puffer_pointers(env);

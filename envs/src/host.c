@@ -91,8 +91,8 @@ typedef struct {
 
 static _Thread_local Guard* guard = NULL;
 
-// Give this thread a stack for signal handlers, unless it has one: after a stack overflow there is
-// no room on its own.
+// Give this thread a separate stack for signal handlers, unless it has one: after a stack overflow
+// there is no room on the thread's stack.
 static void have_signal_stack(void) {
     static _Thread_local bool looked = false;
     static _Thread_local char room[64 << 10];
@@ -171,8 +171,9 @@ void puffer_abort(void) {
 static const int crashes[CRASHES] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction before[CRASHES];
 
-// Report the crash of an environment. The previous handler gets the signal next: a crash happens
-// again, and a signal of kill() is raised again. Nothing is saved, since memory may be damaged.
+// Handle a crash signal: report which environment crashed. The previous handler gets the signal
+// next: a crash happens again, and a signal of kill() is raised again. Nothing is saved, since
+// memory may be damaged.
 static void say_crash(int number, siginfo_t* info, void* context) {
     (void)context;
     static const char words[] =

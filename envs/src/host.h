@@ -24,7 +24,8 @@ int puffer_rand(void);  // 0 to 2147483647, as glibc's RAND_MAX
 void puffer_srand(unsigned int seed);
 int puffer_random_value(int min, int max);  // from min to max, inclusive, in either order
 
-// Select the generator of the environment that runs on this thread; NULL for the thread's.
+// Select the random generator that rand() uses on this thread: that of the environment being run,
+// or the thread's if `state` is NULL.
 void puffer_set_random(unsigned int* state);
 
 // ---- fopen: find data from any working directory -----------------------------------------------
@@ -51,14 +52,16 @@ typedef struct {
 #define PUFFER_NO_KEY (INT_MIN + 1)      // a key is missing; `text` is the complete message
 #define PUFFER_ASSERTED (INT_MIN + 2)    // an assertion failed; `text` quotes it
 
-// Run work(context). Return false, with the reason in `failure`, if it called exit, abort or
-// puffer_fail. Its allocations are lost then, and its locks stay locked.
+// Run work(context) and catch its end: return false, with the reason in `failure`, if it called
+// exit, abort or puffer_fail. Its allocations are lost then, and its locks stay locked.
 bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure);
 
-// Return where work records the number of the environment that it runs.
+// Return a pointer to where running code records the number of its current environment, for error
+// messages.
 int* puffer_place(void);
 
-// Report a crash (SIGSEGV, ...) inside puffer_guard on standard error before the process ends.
+// Install signal handlers that report a crash (SIGSEGV, ...) inside puffer_guard on standard error
+// before the process ends.
 void puffer_watch_crashes(void);
 
 void puffer_fail(int code, const char* format, ...)

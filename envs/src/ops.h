@@ -39,11 +39,12 @@ typedef struct {
     size_t log_at;         // offsetof(Env, log)
     const char* gpu;       // MY_GPU: "Env rules.h"; NULL if the rules compile for a CPU only
 
-    // Create vec->envs and vec->size. Return false on failure; the dictionaries may have the
-    // reason.
+    // Create all environments: set vec->envs and vec->size. Return false on failure; the
+    // dictionaries may have the reason.
     bool (*create)(StaticVec* vec, unsigned int seed, Dict* vec_kwargs, Dict* env_kwargs);
     int (*num_agents)(const StaticVec* vec, int env);
-    // Set the environment's pointers to the private rows that begin at an agent.
+    // Set an environment's pointers to its agents' rows in the stepper's private arrays, beginning
+    // at row `agent`.
     void (*bind)(StaticVec* vec, int env, int agent);
     // Reset or step environments first..end-1; environment e owns agents[e]..agents[e+1]-1.
     void (*reset)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
@@ -51,19 +52,22 @@ typedef struct {
     // Add the logs of environments first..end-1 that finished an episode to *total (a Log), and
     // clear them. Return false if no episode ended.
     bool (*take_log)(StaticVec* vec, int first, int end, void* total);
-    // Divide *total by its n and call my_log. Does nothing if no episode ended.
+    // Compute the means of a summed log: divide *total by its n, and write them to `out` by my_log.
+    // Does nothing if no episode ended.
     void (*write_log)(void* total, Dict* out);
     // Draw an environment in its window, which the first call opens.
     void (*render)(StaticVec* vec, int env);
-    // Set the scripted opponent. NULL if the environment has none.
+    // Set the scripted opponent (bot) of an environment. NULL if the environment has none.
     void (*set_bot)(StaticVec* vec, int env, int policy);
-    // Write agents[i].policy of an environment to policies (N,), by row. NULL for 4.0.
+    // Write which policy plays each agent of an environment (agents[i].policy) to policies (N,), by
+    // row. NULL for environments of 4.0.
     void (*seat_policies)(const StaticVec* vec, int env, int* policies);
-    // Set the tag: which policies play in an environment. NULL if it has no tag.
+    // Set an environment's tag, a number that says which policies play in it. NULL if it has no
+    // tag.
     void (*set_tag)(StaticVec* vec, int env, int tag);
-    // Save and load an environment's state, without its rows. All three are NULL if it can't be
-    // saved. `to` has state_size bytes, all 0. load returns false if the bytes belong to another
-    // environment; this environment is incomplete then.
+    // Return the size of an environment's state, save it, and load it, without its rows. All three
+    // are NULL if it can't be saved. `to` has state_size bytes, all 0. load returns false if the
+    // bytes belong to another environment; this environment is incomplete then.
     size_t (*state_size)(const StaticVec* vec, int env);
     void (*save)(const StaticVec* vec, int env, void* to);
     bool (*load)(StaticVec* vec, int env, const void* from, size_t size);

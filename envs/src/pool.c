@@ -68,7 +68,8 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-// Run environments first..end-1 of a group and the groups after it, one call per group.
+// Run environments first..end-1, counted from the start of a group, in this group and those after
+// it, with one call per group.
 static void run(PufferPool* pool, int index, int first, int end) {
     for (; first < end; index++) {
         const int count = pool->groups[index].count;
@@ -80,9 +81,9 @@ static void run(PufferPool* pool, int index, int first, int end) {
     }
 }
 
-// Work on chunks of a launch until none is left. The thread that finishes the last one makes the
-// groups idle. A late thread may find the groups idle or launched again. It then claims nothing, or
-// a chunk of the new step, which launch() published with `rest`.
+// Step environments of submitted groups (a launch) in chunks until none is left. The thread that
+// finishes the last chunk makes the groups idle. A late thread may find the groups idle or launched
+// again. It then claims nothing, or a chunk of the new step, which launch() published with `rest`.
 static void work_on(PufferPool* pool, int index) {
     Group* leader = &pool->groups[index];
     uint64_t start = now_ns();
@@ -122,10 +123,10 @@ static void work_on(PufferPool* pool, int index) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-// Return the first launch that no thread has begun, else the first with chunks left, else -1.
-// Threads that share a launch move its memory from core to core, so they do that only if there is
-// no other one: with eight groups launched one by one, two threads are a fifth faster. Needs the
-// mutex.
+// Find work for a thread: return the index of the first launch (submitted groups) that no thread
+// has begun, else the first with environments left, else -1. Threads that share a launch move its
+// memory from core to core, so they do that only if there is no other one: with eight groups
+// launched one by one, two threads are a fifth faster. Needs the mutex.
 static int find_work(PufferPool* pool) {
     int shared = -1;
     for (int i = 0; i < pool->num_launched; i++) {
@@ -141,7 +142,8 @@ static int find_work(PufferPool* pool) {
     return shared;
 }
 
-// Return after a launch that `seen` doesn't count, or after look_ns.
+// Poll for new work: return when groups are submitted to the pool after the `seen` launches, or
+// after look_ns nanoseconds.
 static void await_launch(PufferPool* pool, unsigned int seen) {
     for (uint64_t end = now_ns() + atomic_load(&pool->look_ns); now_ns() < end; sched_yield()) {
         if (atomic_load(&pool->launches) != seen) {

@@ -21,16 +21,19 @@ typedef void (*PufferWork)(void* context, int group, int first, int end);
 PufferPool* puffer_pool_create(int threads, int groups, const int* counts, PufferWork work,
                                void* context);
 
-// Make `count` neighbouring groups busy. Return false without a change if one is busy already.
+// Mark `count` neighbouring groups as busy, before they are submitted. Return false without a
+// change if one is busy already.
 bool puffer_pool_begin(PufferPool* pool, int first, int count);
-// Submit `count` neighbouring groups to the threads. begin() made them busy before, perhaps together
-// with other groups. A thread claims `chunk` environments at a time; 0 selects a number for steps.
+// Submit a step of `count` neighbouring groups to the pool's threads. begin() made them busy
+// before, perhaps together with other groups. A thread claims `chunk` environments at a time; 0
+// selects a number for steps.
 void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk);
-// Wait until the group is idle. Return false after the timeout; -1 is no timeout.
+// Wait until a group's environments have stepped (it is idle). Return false after the timeout; -1
+// is no timeout.
 bool puffer_pool_wait(PufferPool* pool, int group, int milliseconds);
-// Wait until the group is idle and not held, then hold it: begin() and hold() wait until release().
-// To hold several groups, hold them in ascending order, so that two threads can't wait for each
-// other.
+// Reserve a group for the calling thread: wait until it is idle and not held, then hold it. begin()
+// and hold() then wait until release(). To hold several groups, hold them in ascending order, so
+// that two threads can't wait for each other.
 void puffer_pool_hold(PufferPool* pool, int group);
 void puffer_pool_release(PufferPool* pool, int group);
 
@@ -39,7 +42,8 @@ int puffer_pool_threads(const PufferPool* pool);
 // Return the thread-seconds spent inside work().
 double puffer_pool_busy_seconds(PufferPool* pool);
 
-// Finish all launched work, join the threads and free everything. NULL is allowed.
+// Destroy a pool of threads: finish all submitted work, join the threads and free everything. NULL
+// is allowed.
 void puffer_pool_destroy(PufferPool* pool);
 
 #endif

@@ -30,8 +30,9 @@ static size_t fill_up(size_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-// List the arrays of rows to save. The next step overwrites most rows, but environments may read them
-// before. The observations of environments with MY_OBS_FULL are left out: they are unused.
+// List the arrays of rows that a saved state contains, with their sizes. The next step overwrites
+// most rows, but environments may read them before. The observations of environments with
+// MY_OBS_FULL are left out: they are unused.
 static void list_arrays(const StaticVec* vec, Array* arrays) {
     const size_t n = (size_t)vec->total_agents;
     const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes;
@@ -57,7 +58,8 @@ static Head describe(const StaticVec* vec) {
 
 // ---- Writing ------------------------------------------------------------------------------------
 
-// Copy a part to to[at] unless `to` is NULL, and pad it. Return the position of the next part.
+// Append a part of the saved state: copy it to to[at] unless `to` is NULL, and pad it with zeros.
+// Return the position of the next part.
 static size_t put(unsigned char* to, size_t at, const void* from, size_t bytes) {
     const size_t filled = fill_up(bytes);
     if (to != NULL && bytes > 0) {
@@ -99,7 +101,8 @@ typedef struct {
     Text* text;
 } Reader;
 
-// Return the next part, or NULL, with the reason in `text`, if it is incomplete.
+// Read the next part of a saved state: return a pointer to it, or NULL, with the reason in `text`,
+// if the part is incomplete.
 static const void* get(Reader* reader, uint64_t bytes) {
     if (bytes > reader->left || fill_up(bytes) > reader->left) {
         puffer_say(reader->text, "the state ends early");

@@ -14,11 +14,12 @@
 #include "ops.h"
 #include "text.h"
 
-// Write the state unless `to` is NULL. Return the number of bytes. agents: as in ops.h.
+// Write the state of all environments to `to`; with NULL nothing is written. Return its number of
+// bytes. agents: as in ops.h.
 size_t puffer_write_state(const StaticVec* vec, const int* agents, unsigned char* to);
 
-// Read a state. Return false, with the reason in `text`, if it doesn't fit. See puffer_load in
-// vec.h.
+// Restore all environments from a saved state. Return false, with the reason in `text`, if it
+// doesn't fit. See puffer_load in vec.h.
 bool puffer_read_state(StaticVec* vec, const int* agents, const unsigned char* from, size_t size,
                        Text* text);
 

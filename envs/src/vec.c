@@ -57,7 +57,8 @@ int puffer_reset(PufferVec* self, void* observations, float* rewards, float* ter
     return puffer_is_over(self) ? PUFFER_OVER : 0;
 }
 
-// Forget a rollout whose caller was interrupted. Return false while it is in progress.
+// Clean up after a rollout whose caller was interrupted, so that new steps are possible. Return
+// false while it is in progress.
 static bool forget_rollout(PufferVec* self) {
     if (self->collecting) {
         for (int g = 0; g < self->vec.buffers; g++) {
@@ -111,7 +112,8 @@ static void write_log(void* context) {
     puffer_ops.write_log(means->total, means->out);
 }
 
-// Write the means of *total (a Log). Return the number of keys, -1 for too many.
+// Write the means of summed episode logs, *total, to keys and values. Return the number of keys, -1
+// for too many.
 static int report(PufferVec* self, void* total, const char** keys, double* values, int capacity) {
     Means means = {total, create_dict(capacity)};
     if (means.out == NULL) {

@@ -20,9 +20,10 @@ typedef struct PufferVec PufferVec;
 #define PUFFER_UNDER_WAY (-1)  // not done within the timeout
 #define PUFFER_OVER (-2)       // no further step is possible; puffer_ended returns the reason
 
-// Write the spec to `out`, at most `capacity` numbers: PUFFER_ABI; observation elements; 1 if they
-// are floats; heads; mask bytes; height, width and channels of image observations (else 0, 0, 0);
-// number of choices of each head. Return how many numbers this takes.
+// Describe the observations and actions of one agent in numbers. Writes at most `capacity` of them
+// to `out`: PUFFER_ABI; observation elements; 1 if they are floats; heads; mask bytes; height,
+// width and channels of image observations (else 0, 0, 0); number of choices of each head. Return
+// how many numbers this takes.
 PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 
 // Named parameters. `texts` are the values as written in a configuration, which environments of 5.0
@@ -34,11 +35,12 @@ typedef struct {
     const char* const* texts;
 } PufferKeywords;
 
-// Create N = total_agents agents in `buffers` groups on the calling thread. Return NULL on failure,
-// with the reason in `text`. On success `text` lists the env keys that no environment reads,
-// separated by commas. Keys, values and texts are copied. total_agents, num_buffers and num_threads
-// are added to `vec`. Creation fails if the environments don't fill the groups exactly. In this
-// case the number of agents of each environment is written to `counts`, at most `capacity` numbers.
+// Create environments with N = total_agents agents in `buffers` groups on the calling thread.
+// Return NULL on failure, with the reason in `text`. On success `text` lists the env keys that no
+// environment reads, separated by commas. Keys, values and texts are copied. total_agents,
+// num_buffers and num_threads are added to `vec`. Creation fails if the environments don't fill the
+// groups exactly. In this case the number of agents of each environment is written to `counts`, at
+// most `capacity` numbers.
 PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
                                        unsigned int seed, const PufferKeywords* vec,
                                        const PufferKeywords* env, int* counts, int capacity,
@@ -47,31 +49,33 @@ PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int thread
 // Return the number of environments E.
 PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 
-// Write the environment of each row to `environments` (N,), and agents[i].policy to `policies`
-// (N,). Return 0; or -1 for environments of 4.0, which have no policies.
+// Write, for each agent's row, the index of its environment to `environments` (N,), and the policy
+// that plays it (agents[i].policy) to `policies` (N,). Return 0; or -1 for environments of 4.0,
+// which have no policies.
 PUFFER_EXPORT int puffer_seats(const PufferVec* vec, int* environments, int* policies);
 
 // Set every environment's tag (E,): the largest index of an opponent that plays in it, else 0. Waits
 // for steps in progress. Return 0, or -1 if the environments have no tag.
 PUFFER_EXPORT int puffer_set_tags(PufferVec* vec, const int* tags);
 
-// Return the number of threads that step, at most one per environment.
+// Return the number of threads that step environments, at most one per environment.
 PUFFER_EXPORT int puffer_threads(const PufferVec* vec);
 
-// Reset every environment, in order, on the calling thread, and write N rows. Waits for steps in
-// progress. Here and below `masks` may be NULL for an environment without masks. Return 0 or
-// PUFFER_OVER.
+// Reset every environment, in order, on the calling thread, and write the N agents' first rows.
+// Waits for steps in progress. Here and below `masks` may be NULL for an environment without masks.
+// Return 0 or PUFFER_OVER.
 PUFFER_EXPORT int puffer_reset(PufferVec* vec, void* observations, float* rewards,
                                float* terminals, unsigned char* masks);
 
-// Start a step of `count` neighbouring groups with n agents together. actions (n, heads) are
-// copied; the rows (n, ...) are complete after puffer_wait. Return 0, or -1 without starting a step
-// if one of the groups is stepping already.
+// Start a step of the environments in `count` neighbouring groups, which have n agents together,
+// without waiting. actions (n, heads) are copied; the rows (n, ...) are complete after puffer_wait.
+// Return 0, or -1 without starting a step if one of the groups is stepping already.
 PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, int count, const float* actions,
                               void* observations, float* rewards, float* terminals,
                               unsigned char* masks);
 
-// Wait until the groups have stepped. Return 0, PUFFER_UNDER_WAY or PUFFER_OVER.
+// Wait until the environments of `count` groups have stepped. Return 0, PUFFER_UNDER_WAY after the
+// timeout, or PUFFER_OVER if no step is possible any more.
 PUFFER_EXPORT int puffer_wait(PufferVec* vec, int group, int count, int milliseconds);
 
 // A thread's work in puffer_collect: number of the thread, first agent, and begin and end in
@@ -116,13 +120,14 @@ PUFFER_EXPORT int puffer_ended(PufferVec* vec, char* text, size_t text_size);
 // stay valid until the process ends.
 PUFFER_EXPORT void puffer_abandon(PufferVec* vec);
 
-// Write means over the episodes that ended since the last call. Return the number of keys: 0 if no
-// episode ended, -1 for more than `capacity` keys. Keys live as long as the library. Any thread may
-// call this at any time: each group is read between two of its steps.
+// Write the mean metrics of all episodes that ended since the last call. Return the number of keys:
+// 0 if no episode ended, -1 for more than `capacity` keys. Keys live as long as the library. Any
+// thread may call this at any time: each group is read between two of its steps.
 PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
 
-// Write means as puffer_log does, but for one environment: the first with a number >= *env in which
-// an episode ended since its log was read. Write its number to *env.
+// Write the mean metrics of one environment's episodes, otherwise as puffer_log does: of the first
+// environment with a number >= *env in which an episode ended since its log was read. Write its
+// number to *env.
 PUFFER_EXPORT int puffer_next_log(PufferVec* vec, int* env, const char** keys, double* values,
                                   int capacity);
 
@@ -131,10 +136,10 @@ PUFFER_EXPORT int puffer_next_log(PufferVec* vec, int* env, const char** keys, d
 // be saved.
 PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
 
-// Restore a state that puffer_save wrote for the same numbers of environments and agents; the
-// numbers of groups and threads may differ. `from` is aligned to 16 bytes. Waits for steps in
-// progress. Return 0, or -1 with the reason in `text`. On -1 nothing was changed, unless an
-// environment's my_load_state failed: then reset the environments.
+// Restore all environments from a state that puffer_save wrote for the same numbers of environments
+// and agents; the numbers of groups and threads may differ. `from` is aligned to 16 bytes. Waits
+// for steps in progress. Return 0, or -1 with the reason in `text`. On -1 nothing was changed,
+// unless an environment's my_load_state failed: then reset the environments.
 PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
                               size_t text_size);
 
@@ -143,17 +148,18 @@ PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, ch
 // the struct in bytes, the offset of its log, and the number of floats in the log to `numbers`.
 PUFFER_EXPORT const char* puffer_gpu_rules(int numbers[3]);
 
-// Copy all structs to `to`, with zeros for pointers. Waits for steps in progress.
+// Copy the structs of all environments to `to`, for a GPU, with zeros for pointers. Waits for steps
+// in progress.
 PUFFER_EXPORT void puffer_take_structs(PufferVec* vec, void* to);
 
-// Replace the structs by ones that a GPU stepped, and the rows by those of the GPU's last step:
-// actions (N, heads), and the observations, rewards, terminals and masks after them. Clears the
-// logs.
+// Replace the structs of all environments by ones that a GPU stepped, and the rows by those of the
+// GPU's last step: actions (N, heads), and the observations, rewards, terminals and masks after
+// them. Clears the logs.
 PUFFER_EXPORT void puffer_give_structs(PufferVec* vec, const void* structs, const float* actions,
                                        const void* observations, const float* rewards,
                                        const float* terminals, const unsigned char* masks);
 
-// Add a GPU's log to the environments' logs, for the next puffer_log.
+// Add the episode log that a GPU summed to the environments' logs, for the next puffer_log.
 PUFFER_EXPORT void puffer_add_log(PufferVec* vec, const float* log);
 
 // Return 1 if the library is linked with raylib and can open a window, else 0.
@@ -168,14 +174,15 @@ PUFFER_EXPORT int puffer_render(PufferVec* vec, int env);
 // progress. Return 0, or -1 if the environments have no opponents.
 PUFFER_EXPORT int puffer_set_bot_policy(PufferVec* vec, int policy);
 
-// Return the thread-seconds spent in steps since creation.
+// Return the thread-seconds spent in environment steps since creation.
 PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 
 // Wait for steps in progress, join the threads, close the environments and free everything. NULL is
 // allowed. Return 0, or PUFFER_UNDER_WAY without closing anything if the steps take longer.
 PUFFER_EXPORT int puffer_close(PufferVec* vec, int milliseconds);
 
-// Return the next number of the generator that environments call as rand_r. Exported for tests.
+// Return the next random number of the generator that environments call as rand_r. Exported for
+// tests.
 PUFFER_EXPORT int puffer_rand_r(unsigned int* seed);
 
 #endif

@@ -13,8 +13,8 @@
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 
-// The [env] section has no keys: another size of the world or number of agents would need another
-// observation.
+// Initialise an environment of Target. It reads no keys of the configuration's [env] section:
+// another size of the world or number of agents would need another observation.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = NUM_AGENTS;

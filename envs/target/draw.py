@@ -9,7 +9,7 @@ DARK, GOAL, OTHER, SELF, NOSE = (6, 24, 24), (204, 173, 17), (0, 187, 187), (187
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw an observation (28,) as a picture (124, 199, 3) uint8.
+    """Draw an observation (28,), the world's agents and goals, as a (124, 199, 3) uint8 picture.
 
     A goal is a dot in a dark disc, whose radius is the distance at which an agent reaches the goal:
     64 pixels of the world. The agent is red, with a dot in its direction.
@@ -19,7 +19,10 @@ def draw(observation: np.ndarray) -> np.ndarray:
     rows, columns = np.mgrid[:HEIGHT, :WIDTH]
 
     def disc(place: np.ndarray, radius: float, colour: tuple[int, ...]) -> None:
-        """Fill a disc around a place (x, y) of the world, 0 to 1; the radius is in pixels."""
+        """Fill a disc in the picture around a place (x, y) of the world.
+
+        Coordinates are 0 to 1; the radius is in pixels.
+        """
         x, y = place * world + BORDER
         picture[(columns - x) ** 2 + (rows - y) ** 2 <= radius**2] = colour
 

@@ -114,8 +114,8 @@ static void reach(Target* env, int a, Goal* goal) {
     agent->waited = 0;
 }
 
-// Reward agents that reached targets. Agents are checked in order: a reached target has already moved
-// when the next agents are checked.
+// Reward agents that reached targets, and move these targets. Agents are checked in order: a
+// reached target has already moved when the next agents are checked.
 static void find_goals(Target* env) {
     for (int a = 0; a < NUM_AGENTS; a++) {
         for (int g = 0; g < NUM_GOALS; g++) {
@@ -129,7 +129,8 @@ static void find_goals(Target* env) {
     }
 }
 
-// Place all agents and targets at random. Headings and speeds are not reset; they begin at 0.
+// Begin an episode: place all agents and targets at random. Headings and speeds are not reset; they
+// begin at 0.
 void c_reset(Target* env) {
     for (int a = 0; a < NUM_AGENTS; a++) {
         place(env, &env->agents[a].x, &env->agents[a].y);
@@ -150,7 +151,8 @@ void c_step(Target* env) {
     write_observations(env);
 }
 
-// Do nothing: draw.py draws the observation.
+// Draw nothing in C (c_render): the Python script draw.py draws pictures of the environment
+// instead.
 void c_render(Target* env) {
     (void)env;
 }

@@ -87,7 +87,7 @@ class MetalCapture:
 
 
 def _check_arguments(path: Path, epochs: int) -> None:
-    """Raise an error for an invalid number of epochs, or a path that Metal can't write to."""
+    """Raise an error for a GPU capture with a bad number of epochs or an unusable file path."""
     if not 1 <= epochs <= MAX_EPOCHS:
         raise UserError(
             f"a capture of {epochs} epochs, expected 1 to {MAX_EPOCHS}",
@@ -106,7 +106,7 @@ def _check_arguments(path: Path, epochs: int) -> None:
 
 
 def _check_metal() -> None:
-    """Raise an error if MLX doesn't use Metal, or if Metal captures aren't enabled."""
+    """Check that MLX uses Metal and GPU captures are enabled. Raises an error otherwise."""
     if not mx.metal.is_available():
         device = mx.default_device()
         name = mx.device_info(device).get("device_name", "unnamed")

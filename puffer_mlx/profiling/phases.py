@@ -70,7 +70,7 @@ class PhaseTimer:
         self._last = self._clock()
 
     def lap(self, phase: str, stream: str = "") -> None:
-        """Charge the time since the last lap to a phase.
+        """Add the time since the timer's last lap to a phase's seconds, and end this lap.
 
         Args:
             phase: Name from ``PHASES`` in display/run_view.py, without ``perf/``.
@@ -107,7 +107,7 @@ class PhaseTimer:
             self._splits = {**self._splits, phase: fractions}
 
     def charge(self, phase: str, seconds: float) -> None:
-        """Add seconds to a phase, for example if another thread's timer measured them."""
+        """Add seconds to a phase's time, for example if another thread's timer measured them."""
         if self.enabled:
             self._sums[phase] += seconds
 
@@ -145,7 +145,7 @@ class PhaseTimer:
         self._applied = dict(self._sums)
 
     def flush(self) -> dict[str, float]:
-        """Return the seconds that each phase took since the last call."""
+        """Return the seconds that each phase took since the last ``flush``, by phase."""
         sums = dict(self._sums)  # atomic in CPython, so the timer's thread may add meanwhile
         seconds = {name: value - self._flushed.get(name, 0.0) for name, value in sums.items()}
         self._flushed = sums
@@ -229,13 +229,13 @@ class Profiler:
         return {**self.rollout.flush(), **self.train.flush()}
 
     def close(self) -> None:
-        """End profiling: write the timeline if it isn't written yet."""
+        """End profiling of the run: write the timeline's file if it isn't written yet."""
         if self.timeline is not None:
             self.timeline.close()
             self._connect_timeline()
 
     def _connect_timeline(self) -> None:
-        """Connect both phase timers with the timeline while it records.
+        """Let both phase timers record their laps in the timeline while it records, else not.
 
         Recording enables the timers even if the profiler is disabled.
         """

@@ -116,7 +116,7 @@ class Timeline:
         self._spans = []
 
     def _document(self, lost: int) -> dict[str, Any]:
-        """Return the timeline's file in Chrome's format.
+        """Return the content of the timeline's file: a dictionary in Chrome's trace event format.
 
         ``ph`` is the type of an event: M names a row, i marks an epoch's start, X is a span.
 

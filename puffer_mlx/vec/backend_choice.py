@@ -10,7 +10,7 @@ from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS, cores
 
 
 class BackendChoice(NamedTuple):
-    """The backend of each group of Python environments: kind, instances, processes."""
+    """How one group of Python environments steps: backend, numbers of instances and processes."""
 
     backend: str  # ``vector``, ``sync`` or ``async``
     description: str  # one line for the user
@@ -78,7 +78,7 @@ def choose_backend(
 def _select_backend(
     factory: EnvFactory, backend: str, instances: int, processes: int, seed: int
 ) -> tuple[str, str]:
-    """Return the backend of Python environments, and the reason in a few words."""
+    """Select the backend that steps Python environments. Returns it, and the reason as text."""
     if backend in ("sync", "async"):
         return backend, "as vec.backend says"
     version, reason = factory.vectorised_version()
@@ -104,7 +104,7 @@ def _select_backend(
 
 
 def step_time(factory: EnvFactory, seed: int = 0) -> float:
-    """Return how long a step of one instance takes, in seconds; measured once per environment.
+    """Return the seconds that a step of one environment instance takes, measured only once.
 
     Raises:
         UserError: The environment fails.

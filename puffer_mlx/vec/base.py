@@ -27,7 +27,7 @@ class Rows(NamedTuple):
     final_observations: np.ndarray | None = None  # (n,) float32: see ``VecEnv.final_observations``
 
     def select(self, *index: Any) -> "Rows":
-        """Return ``Rows`` with each array indexed by ``index``."""
+        """Return these ``Rows`` with each array indexed, for example to select some agents."""
         return Rows(*(None if array is None else array[index] for array in self))  # type: ignore
 
 
@@ -37,7 +37,7 @@ TRUNCATED = 2.0
 
 
 class FinalObservations(NamedTuple):
-    """Last observations of k episodes that time limits ended, if ``Rows`` don't contain them.
+    """Last observations of k episodes that a time limit ended, if ``Rows`` don't contain them.
 
     Attributes:
         steps: (k,) int, number of the step that ended the episode; 1 is the first step.
@@ -67,7 +67,7 @@ class Collected(NamedTuple):
 
 @runtime_checkable
 class CollectsRollouts(Protocol):
-    """Environments that collect an entire rollout with a policy whose step is a C function."""
+    """Vectorised environments that collect an entire rollout with a policy that acts in C."""
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
@@ -98,7 +98,7 @@ class PreparedStep(NamedTuple):
 
 @runtime_checkable
 class PreparesSteps(Protocol):
-    """Environments that check a step's arrays once and then repeat the step without checks."""
+    """Vectorised environments that prepare a step: check its arrays once, repeat it unchecked."""
 
     def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
         """Prepare a repeatable environment step of consecutive groups.
@@ -113,7 +113,7 @@ class PreparesSteps(Protocol):
 
 @runtime_checkable
 class HasExactObservations(Protocol):
-    """Environments whose float64 observations lose precision in float32 rows."""
+    """Vectorised environments that can return their observations in float64, before rounding."""
 
     def exact_observations(self, agents: slice) -> np.ndarray | None:
         """Return the current observations of some agents in float64, before rounding to float32.
@@ -129,7 +129,7 @@ class HasExactObservations(Protocol):
 
 @runtime_checkable
 class ReportsFinalObservations(Protocol):
-    """Environments that report last observations of episodes separately from ``Rows``.
+    """Vectorised environments that report episodes' last observations separately from ``Rows``.
 
     Attributes:
         reports_final_observations: True if these environments do so, because the step that ends an
@@ -148,14 +148,14 @@ class ReportsFinalObservations(Protocol):
 
 @runtime_checkable
 class HasNormalizer(Protocol):
-    """Environments that normalise observations or rewards by running statistics."""
+    """Vectorised environments that normalise observations or rewards by running statistics."""
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return copies of the normalization statistics by name."""
+        """Return copies of the statistics that normalise observations and rewards, by name."""
         ...
 
     def restore_statistics(self, statistics: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Restore normalization statistics from a result of ``statistics``.
+        """Restore the statistics that normalise observations and rewards from ``statistics``.
 
         Args:
             statistics: Arrays by name.
@@ -169,7 +169,7 @@ class HasNormalizer(Protocol):
 
 @runtime_checkable
 class ReportsScores(Protocol):
-    """Environments that report each episode's score."""
+    """Vectorised environments that report each finished episode's score."""
 
     def scores(self) -> np.ndarray:
         """Return the scores of the episodes that the last ``log`` averaged, ordered by time.
@@ -182,10 +182,10 @@ class ReportsScores(Protocol):
 
 @runtime_checkable
 class TakesSnapshots(Protocol):
-    """Environments that copy their state faster than ``VecEnv.state`` returns it."""
+    """Vectorised environments that copy their state faster than ``VecEnv.state`` returns it."""
 
     def snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Copy the current state of all environments.
+        """Take a snapshot: copy the current state of all environments, to encode it later.
 
         Returns:
             A function that returns the copy in the format of ``VecEnv.state``, or None for
@@ -196,7 +196,7 @@ class TakesSnapshots(Protocol):
 
 @runtime_checkable
 class DeclaresPolicies(Protocol):
-    """Environments with a policy assignment for self-play."""
+    """Vectorised environments that assign a policy (learner or opponent) to each agent."""
 
     def declared_policies(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return each agent's environment, (N,) int32, and policy, (N,) int32 or None.
@@ -207,7 +207,7 @@ class DeclaresPolicies(Protocol):
         ...
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """Pass a tag to each environment: the largest index of an opponent that plays in it.
+        """Set each environment's tag: the largest index of an opponent that plays in it.
 
         Waits for steps in progress.
 
@@ -265,7 +265,7 @@ class VecEnv(Protocol):
         ...
 
     def wait(self, group: int) -> None:
-        """Block until a group's environment step is done and its rows are written."""
+        """Block until the environment step of a group is done and its rows are written."""
         ...
 
     def log(self) -> dict[str, float]:

@@ -57,7 +57,7 @@ class EnvFailure(Exception):
         self.hint = hint
 
     def report(self, name: str, first: int = 0, seed: int = 0) -> UserError:
-        """Return the environment's failure as a ``UserError`` with the environment and its seed.
+        """Return this failure of an environment as a ``UserError`` that names environment and seed.
 
         Args:
             name: Name of the environments.
@@ -87,7 +87,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def failure_of(event: str, error: BaseException, index: int | None = None) -> EnvFailure:
-    """Convert an exception of an environment to an ``EnvFailure``.
+    """Convert an exception that an environment raised to an ``EnvFailure``, and return it.
 
     Args:
         event: Event, for example "failed in step".
@@ -111,7 +111,7 @@ def failure_of(event: str, error: BaseException, index: int | None = None) -> En
 
 @contextmanager
 def raising_failure(event: str, index: int | None = None) -> Iterator[None]:
-    """Convert exceptions that an environment raises in a ``with`` block to ``EnvFailure``.
+    """Context manager: convert exceptions that an environment raises in it to ``EnvFailure``.
 
     Args:
         event: Event, for example "failed in step".
@@ -124,7 +124,7 @@ def raising_failure(event: str, index: int | None = None) -> Iterator[None]:
 
 
 def result_failure(method: str, result: Any, index: int | None = None) -> EnvFailure | None:
-    """Check the number of values that an environment's ``step`` or ``reset`` returned.
+    """Check that an environment's ``step`` or ``reset`` returned the right number of values.
 
     Args:
         method: ``step`` or ``reset``.
@@ -214,7 +214,9 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
 
 
 def all_flags(values: Any, what: str, n: int) -> np.ndarray:
-    """Convert truth values of n environments to an array. None becomes False for all.
+    """Convert an environment's truth values, such as ``terminated``, to an array (n,) bool.
+
+    None becomes False for all.
 
     Arguments and exceptions are those of `all_numbers`.
     """
@@ -241,7 +243,7 @@ def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
 
 
 def format_value(value: Any) -> str:
-    """Format a value for a message: dtype and shape of an array, or the start of its ``repr``."""
+    """Format a value for an error message: dtype and shape of an array, or the ``repr``'s start."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"{value!r:.60}"
@@ -257,7 +259,7 @@ def _numeric_array(value: Any) -> np.ndarray | None:
 
 
 def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
-    """Return the failure of an environment that is written for gym before 0.26."""
+    """Return the ``EnvFailure`` for an environment that uses the interface of gym before 0.26."""
     text = f"it returned {text}, as gym's environments did before 0.26"
     return EnvFailure(
         f"failed in {method}", text, index, _STEP_HINT if method == "step" else _RESET_HINT
@@ -265,7 +267,7 @@ def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
 
 
 def rendering_hint(error: BaseException) -> str:
-    """Return a hint if an exception comes from rendering with OpenGL, else ""."""
+    """Return a hint on MUJOCO_GL if an exception comes from rendering with OpenGL, else ""."""
     frames = traceback.extract_tb(error.__traceback__)
     path_components = {name for frame in frames for name in Path(frame.filename).parts}
     if not path_components & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:
@@ -279,7 +281,7 @@ def rendering_hint(error: BaseException) -> str:
 
 
 def _in_library(path: Path) -> bool:
-    """Return True if a source file belongs to ``_LIBRARIES`` or to Python's standard library."""
+    """Return True if a source file is library code (Python, Gymnasium, ...), not the user's."""
     if {*path.parts} & {*_LIBRARIES} or str(path).startswith("<frozen"):
         return True
     return path.is_relative_to(sysconfig.get_path("stdlib")) and "site-packages" not in path.parts

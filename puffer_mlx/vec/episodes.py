@@ -22,7 +22,7 @@ _RESERVED_NAMES = ("n", "env")  # keys of records that aren't metrics
 
 
 class EpisodeTracker:
-    """Track where the episodes of one group of agents end.
+    """Tracker of the agents of one group: records whose episode ended in the last step.
 
     Args:
         n: Number of agents.
@@ -39,7 +39,7 @@ class EpisodeTracker:
         self.reset(np.zeros(n, bool))
 
     def reset(self, absent: np.ndarray) -> None:
-        """Start a new episode for every agent that is present.
+        """Mark every present agent as being in a new episode, after its environment was reset.
 
         Args:
             absent: (n,) bool, True for agents that join later.
@@ -50,7 +50,7 @@ class EpisodeTracker:
     def write(
         self, terminated: np.ndarray, truncated: np.ndarray, out: Rows
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Record which episodes a step ended; write the ``terminals`` of its rows.
+        """Record which agents' episodes a step ended, and write the ``terminals`` of its rows.
 
         Also writes their ``final_observations``, if last observations have rows.
 
@@ -83,7 +83,7 @@ class EpisodeTracker:
 
 
 class _EndedEpisodes(NamedTuple):
-    """Metrics of k episodes that ended in the same step."""
+    """Agents, returns, lengths and reported numbers of k episodes that ended in the same step."""
 
     agents: np.ndarray  # (k,) indices
     returns: np.ndarray  # (k,) float64
@@ -93,7 +93,7 @@ class _EndedEpisodes(NamedTuple):
 
 
 class Episodes:
-    """Accumulate the metrics of episodes of N agents: returns, lengths, and reported numbers.
+    """Metrics of N agents' episodes: accumulates returns, lengths, and reported numbers.
 
     Steps of different groups may be added from different threads. Other methods may be called from
     any thread.
@@ -122,7 +122,7 @@ class Episodes:
         resets: np.ndarray | None = None,
         infos: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
-        """Add one step of n agents to the returns and lengths of their episodes.
+        """Add one step's rewards of n agents to the returns and lengths of their episodes.
 
         Args:
             rewards: (n,) rewards of the step.
@@ -149,7 +149,7 @@ class Episodes:
             self._ended.append(over)
 
     def add_report(self, info: Mapping[str, float]) -> None:
-        """Add means over several episodes that an environment reported, for ``log``.
+        """Add metrics that an environment reported as means over several episodes, for ``log``.
 
         Args:
             info: Means by name; ``n`` is the number of episodes.
@@ -158,7 +158,7 @@ class Episodes:
             self._reports.append((_without_reserved(info), info.get("n", 1.0)))
 
     def restart(self) -> None:
-        """Discard the unfinished episodes of all agents, after a reset."""
+        """Discard the returns and lengths of all agents' unfinished episodes, after a reset."""
         self._returns[:] = 0
         self._lengths[:] = 0
 
@@ -182,7 +182,7 @@ class Episodes:
         return means
 
     def scores(self) -> np.ndarray:
-        """Return the scores of the episodes in the last ``log``, ordered by time and agent.
+        """Return the scores of the episodes that the last ``log`` averaged, by time and agent.
 
         Returns:
             (k, 2) float64: a mean score and its number of episodes.
@@ -190,7 +190,7 @@ class Episodes:
         return self._scores
 
     def take(self) -> list[dict[str, float]]:
-        """Return the metrics of each episode that ended since the last ``take`` or ``log``.
+        """Return the metrics of each single episode that ended since the last ``take`` or ``log``.
 
         Returns:
             One record per episode, ordered by environment and time: the metrics, the index of the
@@ -212,7 +212,7 @@ class Episodes:
 
 
 def _means(partial_sums: Iterable[tuple[dict[str, float], float]]) -> dict[str, float]:
-    """Return the mean of each metric.
+    """Return the mean of each metric over episodes, computed from partial sums.
 
     Args:
         partial_sums: (sums of metrics over some episodes, number of these episodes) pairs.
@@ -227,7 +227,10 @@ def _means(partial_sums: Iterable[tuple[dict[str, float], float]]) -> dict[str, 
 
 
 def _sums(over: _EndedEpisodes) -> Iterator[tuple[dict[str, float], float]]:
-    """Yield (sums of metrics, number of episodes); one pair per episode if any reported numbers."""
+    """Yield pairs for a mean: (sums of ended episodes' metrics, number of these episodes).
+
+    There is one pair per episode if any reported numbers, else one pair in all.
+    """
     if any(over.infos):
         yield from ((record, 1.0) for record in _records(over))
     else:
@@ -237,7 +240,7 @@ def _sums(over: _EndedEpisodes) -> Iterator[tuple[dict[str, float], float]]:
 
 
 def scalar_metrics(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars in an environment's info as floats; nested dicts give ``outer/inner``.
+    """Return the single numbers in an environment's info as floats; nested keys: ``outer/inner``.
 
     Truth values are 0 and 1. Arrays of several elements, texts and other objects are ignored, and
     so are the reserved keys ``n`` and ``env``.
@@ -290,7 +293,10 @@ def _records(over: _EndedEpisodes) -> Iterator[dict[str, float]]:
 def _scores(
     ended: list[_EndedEpisodes], reports: list[tuple[dict[str, float], float]]
 ) -> np.ndarray:
-    """Return (score, number of episodes) pairs by time; reported means replace computed scores."""
+    """Return the scores of ended episodes as (score, number of episodes) pairs, ordered by time.
+
+    Means that environments reported replace computed scores.
+    """
     if reported := [(means["score"], count) for means, count in reports if "score" in means]:
         return np.array(reported)
     # Groups may end their steps in any order.

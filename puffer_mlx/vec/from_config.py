@@ -53,7 +53,7 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
 
 
 def _make_settled(config: Config, threads: int, render: bool = False) -> Environments:
-    """Make the environments of a configuration whose family is known."""
+    """Make the vectorised environments of a configuration whose family is known already."""
     threads = rollout_threads(config, threads)
     try:
         environments = _make(config, threads, render)
@@ -84,7 +84,7 @@ def settle_family(config: Config) -> None:
 
 
 def look_up_family(config: Config) -> str:
-    """Return the family of a Python environment, such as ``atari``, from its spaces.
+    """Look up the family of a Python environment, such as ``atari``, from its spaces.
 
     Makes one environment.
 
@@ -109,7 +109,7 @@ def look_up_spec(config: Config) -> EnvSpec:
 
 @contextlib.contextmanager
 def probe(config: Config) -> Iterator[Environments]:
-    """Make as few environments as possible, to inspect them in a ``with`` block.
+    """Context manager: make as few environments of a configuration as possible, to inspect them.
 
     Makes one Python environment if possible, else one group. The working directory is restored
     afterwards, in case the environment changes it.
@@ -125,7 +125,7 @@ def probe(config: Config) -> Iterator[Environments]:
 
 
 def _open_probe(config: Config) -> Environments:
-    """Make the environments to inspect for ``probe``."""
+    """Make as few vectorised environments of a configuration as possible, to inspect them."""
     if config.python:
         single = replace(config.vec, total_agents=1, num_buffers=1)
         with contextlib.suppress(UserError):  # several agents share one environment, for example
@@ -154,7 +154,7 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
 def _probed_factory(
     config: Config, render: bool = False, measure: bool = False, threads: int = 1
 ) -> EnvFactory:
-    """Return the factory of a Python environment after reading the environment's properties.
+    """Make the factory of a configuration's Python environment, and read the properties of one.
 
     Args:
         config: Configuration with the environment.
@@ -213,7 +213,7 @@ def source_folder(config: Config) -> Path:
 
 
 def has_cuda_network(config: Config) -> bool:
-    """Return True if PufferLib 5.0 trains the environment with a special network, in CUDA."""
+    """Return True if PufferLib 5.0 trains a configuration's environment with a network in CUDA."""
     return bool(config.source) and releases.folder_has_cuda_network(config.source)
 
 
@@ -247,7 +247,7 @@ def python_factory(config: Config) -> Any:
 
 
 def unused_env_keys(config: Config, vec: VecEnv) -> list[str]:
-    """Return the configuration keys that have no effect on these environments, with reasons."""
+    """Return the configuration keys that have no effect on the made environments, with reasons."""
     keys = [f"env.{key}" for key in vec.unused]
     reports_ends = vec.final_observations or (
         isinstance(vec, ReportsFinalObservations) and vec.reports_final_observations

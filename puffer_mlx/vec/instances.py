@@ -38,7 +38,7 @@ _printed_lines: set[str] = set()  # lines that `report_unclosed` printed
 
 
 class Buffers(NamedTuple):
-    """Arrays through which n agents exchange data with their environments, C-contiguous."""
+    """Arrays through which n agents exchange actions and observations with their environments."""
 
     observations: np.ndarray  # (n, D), dtype ``SpaceLayout.exact_dtype``
     actions: np.ndarray  # (n, heads) float32
@@ -50,12 +50,12 @@ class Buffers(NamedTuple):
     legal: np.ndarray = _EMPTY_ARRAY  # (n, logits) uint8, legal actions if they are masked
 
     def select(self, agents: slice) -> "Buffers":
-        """Return views of the buffers for some of the agents."""
+        """Return ``Buffers`` that view a slice of the agents, without a copy."""
         return Buffers(*(array[agents] for array in self))
 
     @staticmethod
     def allocate(shapes: BufferShapes) -> "Buffers":
-        """Allocate buffers of zeros in this process's memory."""
+        """Allocate ``Buffers`` of zeros with the given shapes in this process's memory."""
         return Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
 
 
@@ -66,7 +66,7 @@ class EpisodeInfo(NamedTuple):
     metrics: dict[str, float]
 
     def shifted(self, first: int) -> "EpisodeInfo":
-        """Return a copy of this report with ``first`` added to the index of the agent."""
+        """Return a copy of this episode's report with its agent's index increased by ``first``."""
         return self._replace(agent=first + self.agent) if self.agent >= 0 else self
 
 
@@ -76,11 +76,11 @@ class Instance(Protocol):
     num_agents: int
 
     def reset(self, seed: int | None = None) -> None:
-        """Start new episodes in all environments of this instance."""
+        """Start new episodes in all Python environments of this instance."""
         ...
 
     def step(self, actions: Any) -> Sequence[EpisodeInfo]:
-        """Step the environments of this instance. Returns reports of episodes that ended.
+        """Step the Python environments of this instance. Returns reports of ended episodes.
 
         Args:
             actions: Actions of this instance's agents, from ``EnvFactory.actions``.
@@ -88,7 +88,7 @@ class Instance(Protocol):
         ...
 
     def render(self) -> Any:
-        """Return a picture of the environment, or True if it draws in its own window.
+        """Return a picture of this instance's environment, or True if it draws in its own window.
 
         Raises:
             UserError: The environment can't be drawn.
@@ -96,13 +96,13 @@ class Instance(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the environments of this instance."""
+        """Close the Python environments of this instance."""
         ...
 
 
 @dataclass
 class Probe:
-    """Properties of a Python environment, read from a first instance (``EnvFactory.probe``).
+    """Properties of a Python environment, such as its spaces, read from a first instance.
 
     Args:
         spaces: Observation and action space of one agent.
@@ -131,7 +131,7 @@ _PROBES: dict[Any, tuple[Any, Probe]] = {}  # `EnvFactory._key` -> (constructor,
 
 @dataclass
 class EnvFactory:
-    """Make instances of a Python environment. Base class, one subclass per library.
+    """Base class of factories that make instances of a Python environment; one per library.
 
     A subclass implements ``open``, ``spaces_of``, ``describe`` and ``as_instance``. Factories can
     be pickled by cloudpickle.
@@ -177,7 +177,7 @@ class EnvFactory:
     # ---- the protocol ----------------------------------------------------------------------------
 
     def make(self, seed: int, count: int | None, buffers: Buffers, number: int) -> Instance:
-        """Make an instance of the environment whose agents write into ``buffers``.
+        """Make an instance of the Python environment whose agents write into ``buffers``.
 
         Args:
             seed: Seed of its random generator.
@@ -199,37 +199,37 @@ class EnvFactory:
         return self.as_instance(env, buffers)
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new environment of the library, not wrapped; same arguments as ``make``."""
+        """Make a new environment of the library and return it, not wrapped as an instance."""
         raise NotImplementedError
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space and the action space of one agent."""
+        """Return one agent's observation space and action space in a new environment."""
         raise NotImplementedError
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return the properties of a new environment; may reset it."""
+        """Return the properties (``Probe``) of a new environment, such as its spaces."""
         raise NotImplementedError
 
     def as_instance(self, env: Any, buffers: Buffers) -> Instance:
-        """Wrap an environment as an instance that writes into ``buffers``."""
+        """Wrap an environment of the library as an instance that writes into ``buffers``."""
         raise NotImplementedError
 
     @property
     def scales(self) -> bool:
-        """True if one instance can contain any number of environments."""
+        """True if one instance of this factory can contain any number of environments."""
         return False
 
     def vectorised_version(self) -> tuple[str, str]:
-        """Return the vectorised version of the environment as a text, and a reason not to use it.
+        """Describe the environment's vectorised version, or return a reason not to use it.
 
-        One of the two is "": the reason if the version can be used, else the text.
+        Returns (description, "") if the version can be used, else ("", reason).
         """
         return "", "it takes no num_envs"
 
     # ---- properties of the environment -----------------------------------------------------------
 
     def probe(self, backend: str = "sync", seed: int = 0, measure: bool = False) -> None:
-        """Read the environment's agents, spaces and action masks from a first instance.
+        """Probe the environment: read its agents, spaces and action masks from a first instance.
 
         Properties of an environment that was probed before come from a cache.
 
@@ -276,15 +276,15 @@ class EnvFactory:
                 del _PROBES[next(iter(_PROBES))]
 
     def forget_probe(self) -> None:
-        """Remove this environment's cached properties, after its code has changed."""
+        """Remove this environment's properties from the cache, after its code has changed."""
         _PROBES.pop(self._key(), None)
 
     def is_probed(self) -> bool:
-        """Return True if this environment's properties are cached."""
+        """Return True if this environment was probed before: its properties are in the cache."""
         return self._key() in _PROBES
 
     def _key(self) -> Any:
-        """Return this factory's key in the cache of probes, or None when it can't be cached.
+        """Return this environment's key in the cache of properties; None if it can't be cached.
 
         Keywords with other objects than numbers and texts can't.
         """
@@ -294,11 +294,11 @@ class EnvFactory:
         return type(self), self.name, id(self._identity()), *arguments
 
     def _identity(self) -> Any:
-        """Return the object that identifies the environment's constructor in the cache."""
+        """Return the object that identifies the environment's constructor in a cache."""
         return self.constructor
 
     def layout_of(self, observation: Any, action: Any, masked: bool = False) -> SpaceLayout:
-        """Return the layout of rows for an observation space and an action space."""
+        """Return the ``SpaceLayout`` that converts these spaces to flat rows of numbers."""
         return SpaceLayout(self.name, observation, action, masked, self.rescale, self.channels)
 
     def _apply(self, probe: Probe) -> None:
@@ -336,7 +336,7 @@ class EnvFactory:
     # ---- arrays and arguments --------------------------------------------------------------------
 
     def shapes(self, n: int) -> BufferShapes:
-        """Return the shape and dtype of each array of the buffers of n agents."""
+        """Return the shape and dtype of each array in ``Buffers`` for n agents, by name."""
         spec = self.layout.spec
         observations = (n, spec.observation_size), self.layout.exact_dtype
         flags = (n,), np.bool_
@@ -355,11 +355,11 @@ class EnvFactory:
         return shapes
 
     def actions(self, rows: np.ndarray) -> Any:
-        """Convert a policy's actions, (n, heads) float32, to what instances take, by agent."""
+        """Convert a policy's actions, (n, heads) float32, to the actions that instances take."""
         return self.layout.each_action(rows)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments to pass to the environment's constructor."""
+        """Return the keyword arguments with which to call the environment's constructor."""
         return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
 
     def argument_names(self) -> list[str]:
@@ -368,7 +368,7 @@ class EnvFactory:
 
     @contextmanager
     def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Convert exceptions while an environment is made to ``UserError`` with a hint.
+        """Context manager: convert exceptions while an environment is made to ``UserError``.
 
         Args:
             number: Number of the instance.
@@ -393,7 +393,7 @@ class EnvFactory:
             raise failure.report(self.name, 0, seed) from error
 
     def unknown_argument(self, key: str) -> UserError:
-        """Return the error for an argument that the environment's constructor doesn't take."""
+        """Return the error for a user's argument that the environment's constructor lacks."""
         if key == "render_mode" and key not in self.keywords:
             return UserError(
                 f"{self.name}: it can't be drawn: it takes no render_mode", RENDER_HINT
@@ -404,7 +404,7 @@ class EnvFactory:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True if a value consists only of numbers, texts, lists and dictionaries."""
+    """Return True if a value consists only of numbers, texts, lists and dicts (can be cached)."""
     if isinstance(value, dict):
         return all(_is_plain(each) for each in [*value, *value.values()])
     if isinstance(value, list | tuple):
@@ -427,17 +427,17 @@ def named_parameters(constructor: Any) -> list[str]:
 
 
 class WrongEnvClass(UserError):
-    """Error for a constructor that made an object of an unexpected class."""
+    """Error for a constructor that returned an object of another class than an environment's."""
 
 
 def wrong_env_class(name: str, env: Any, expected: str, hint: str) -> WrongEnvClass:
-    """Return the error for an environment that is an object of an unexpected class."""
+    """Return a ``WrongEnvClass`` error that names the unexpected class of an environment."""
     kind = f"{type(env).__module__}.{type(env).__qualname__}"
     return WrongEnvClass(f"{name}: it made a {kind}, expected a {expected}", hint)
 
 
 def close_if_possible(env: Any) -> str:
-    """Close an environment if it has ``close``. Returns the exception's text, "" without one."""
+    """Close an environment, if it has ``close``. Returns the text of its exception, or ""."""
     try:
         if callable(close := getattr(env, "close", None)):
             close()
@@ -447,7 +447,7 @@ def close_if_possible(env: Any) -> str:
 
 
 def report_unclosed(name: str, failure: str) -> None:
-    """Print a warning that ``close`` of an environment failed, but each warning only once.
+    """Print a warning once that ``close`` of an environment failed.
 
     Args:
         name: Name of the environments.
@@ -460,7 +460,7 @@ def report_unclosed(name: str, failure: str) -> None:
 
 
 class Instances:
-    """Several instances of a Python environment, stepped one after another in this process.
+    """A group's instances of a Python environment, stepped one after another in this process.
 
     Each instance has the same number of a group's n agents.
 
@@ -521,7 +521,7 @@ class Instances:
             raise
 
     def reset(self, seed: int | None) -> list[EpisodeInfo]:
-        """Reset all instances of this group.
+        """Start new episodes in all instances of this group of Python environments.
 
         Args:
             seed: Seed of instance 0 of all groups; instance i gets ``seed + i``. None for no new
@@ -539,7 +539,7 @@ class Instances:
         return []
 
     def step(self) -> list[EpisodeInfo]:
-        """Step all instances with the actions in the buffers. Returns reports of ended episodes.
+        """Step all instances of this group with buffered actions. Returns reports of episodes.
 
         Raises:
             EnvFailure: An instance failed.
@@ -561,7 +561,7 @@ class Instances:
         return infos
 
     def picture(self) -> Any:
-        """Render the first instance. Returns a picture, or a ``UserError`` if it can't be rendered.
+        """Render the first instance's environment. Returns a picture, or a ``UserError``.
 
         Raises:
             EnvFailure: The instance failed.
@@ -574,7 +574,7 @@ class Instances:
             raise locate_failure("failed in render", error, 0) from error
 
     def close_all(self) -> str:
-        """Close all instances. Returns the text of the first exception of ``close``, or ""."""
+        """Close all instances of this group. Returns the text of the first exception, or ""."""
         instances = self._instances
         self._instances = []
         reasons = [close_if_possible(each) for _, each, _ in instances]
@@ -582,7 +582,7 @@ class Instances:
 
 
 def locate_failure(event: str, error: BaseException, index: int) -> Exception:
-    """Convert an exception of an instance to an ``EnvFailure`` with the instance's index.
+    """Return an instance's exception as an ``EnvFailure`` that contains the instance's index.
 
     A ``UserError`` is returned unchanged.
     """

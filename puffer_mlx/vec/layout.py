@@ -41,7 +41,7 @@ from puffer_mlx.vec.spaces import (
 
 
 class SpaceLayout:
-    """Convert one agent's observations and actions between Gymnasium's spaces and flat rows.
+    """Converter of one agent's observations and actions between Gymnasium's spaces and flat rows.
 
     Args:
         name: Name of the environment, for ``spec`` and messages.
@@ -98,7 +98,7 @@ class SpaceLayout:
         )
 
     def images(self) -> list[str]:
-        """Describe each image in the observations: "84 x 84, 4 channels (channels last)"."""
+        """Return texts that describe each image in observations, such as "84 x 84, 4 channels"."""
         texts = []
         for component in self._observations:
             if component.image:
@@ -200,7 +200,7 @@ class SpaceLayout:
         ]
 
     def _chosen(self, rows: np.ndarray) -> dict[Path, np.ndarray]:
-        """Convert a policy's actions to actions (n, ...) of each space within the action space."""
+        """Convert a policy's actions to the values of each inner space of a nested action space."""
         return {
             head.path: head.convert(rows[:, head.start : head.start + len(head.sizes)])
             for head in self._heads
@@ -227,7 +227,7 @@ class SpaceLayout:
 
 
 def image_parts(components: list[ObservationComponent]) -> tuple[ImageSlice, ...]:
-    """Return the images among the spaces of an observation, for ``EnvSpec.image_parts``."""
+    """Return where images are in an observation's row, with sizes, for ``EnvSpec.image_parts``."""
     images = [component for component in components if component.image]
     return tuple(
         ImageSlice(component.start, component.image, component.channels_first)
@@ -236,7 +236,7 @@ def image_parts(components: list[ObservationComponent]) -> tuple[ImageSlice, ...
 
 
 def saved_layout(spec: EnvSpec) -> SpaceLayout | None:
-    """Return the ``SpaceLayout`` of the spaces that a checkpoint contains, or None without spaces.
+    """Return the ``SpaceLayout`` of a checkpoint's spaces, or None if it contains no spaces.
 
     Raises:
         UserError: The spaces contradict the rest of the checkpoint's spec.

@@ -40,7 +40,7 @@ VARIANCE_EPSILON = 1e-8
 
 
 def deviation_inverse(variance: np.ndarray) -> np.ndarray:
-    """Return 1 / sqrt(variance + 1e-8), float64."""
+    """Return the factor that scales values by a standard deviation: 1 / sqrt(variance + 1e-8)."""
     return 1 / np.sqrt(variance + VARIANCE_EPSILON)
 
 
@@ -62,7 +62,7 @@ def normalise_rows(
 
 
 def can_normalise(spec: EnvSpec) -> bool:
-    """Return True if an environment's observations can be normalised, so if they aren't bytes."""
+    """Return True if an environment's observations can be normalised (they aren't bytes)."""
     return spec.observation_dtype != np.uint8
 
 
@@ -84,7 +84,7 @@ class Moments:
         self.variance = np.ones(size)  # before the first batch
 
     def add(self, rows: np.ndarray) -> None:
-        """Add a batch of rows, (n, size), to the running mean and variance."""
+        """Update the running mean and variance of columns with a batch of rows, (n, size)."""
         n = len(rows)
         if not n:
             return
@@ -102,12 +102,12 @@ class Moments:
 
     @property
     def scale(self) -> np.ndarray:
-        """1 / standard deviation of each column, (size,)."""
+        """Factor 1 / standard deviation by which each column is normalised, (size,)."""
         return deviation_inverse(self.variance)
 
 
 class Normalized:
-    """Wrap environments (a ``VecEnv``) to normalise their observations and rewards.
+    """Wrapper of environments (a ``VecEnv``) that normalises their observations and rewards.
 
     Logs and episodes contain the original rewards.
 
@@ -161,18 +161,18 @@ class Normalized:
         self._warned = False  # True after the warning about non-finite values
 
     def reset(self, out: Rows) -> None:
-        """Reset the environments and normalise their first observations (``VecEnv.reset``)."""
+        """Start new episodes in all environments, and normalise their first observations."""
         self.inner.reset(out)
         self._returns[:] = 0
         self._normalise(out, slice(0, self.num_agents), rewarded=False)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin a step of a group (``VecEnv.send``); ``wait`` normalises its rows."""
+        """Begin one environment step of a group; its rows are normalised later, in ``wait``."""
         self.inner.send(group, actions, out)
         self._pending_rows[group] = out
 
     def wait(self, group: int) -> None:
-        """Wait for the step of a group (``VecEnv.wait``), and normalise its rows."""
+        """Wait for a group's environment step, and normalise its observations and rewards."""
         self.inner.wait(group)
         out, self._pending_rows[group] = self._pending_rows[group], None
         if out is not None:
@@ -181,19 +181,19 @@ class Normalized:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Collect a rollout step by step, with normalised rows (``CollectsRollouts.collect``)."""
+        """Collect a rollout step by step, with normalised observations and rewards."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
 
     @property
     def reports_final_observations(self) -> bool:
-        """True if the environments report last observations (``ReportsFinalObservations``)."""
+        """True if the wrapped environments report the last observations of episodes separately."""
         return (
             isinstance(self.inner, ReportsFinalObservations)
             and self.inner.reports_final_observations
         )
 
     def take_final_observations(self) -> FinalObservations:
-        """Return last observations of ended episodes, normalised (``ReportsFinalObservations``)."""
+        """Return the last observations of episodes since the previous call, normalised."""
         assert isinstance(self.inner, ReportsFinalObservations)
         last = self.inner.take_final_observations()
         if self._observation_moments is None:
@@ -204,7 +204,7 @@ class Normalized:
         return last._replace(observations=rows)
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return copies of the normalization statistics by name (``HasNormalizer``)."""
+        """Return copies of the statistics that normalise observations and rewards, by name."""
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
             for name, moments in self._moments().items()
@@ -216,7 +216,7 @@ class Normalized:
         return {name: moments for name, moments in both.items() if moments}
 
     def restore_statistics(self, statistics: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Restore normalization statistics. If ``frozen``, rewards aren't normalised any more.
+        """Restore the normalization statistics. ``frozen`` also ends normalization of rewards.
 
         Statistics of rewards may be missing, since a policy doesn't depend on them; they then start
         again.
@@ -230,7 +230,7 @@ class Normalized:
     def _restore_moments(
         self, moments_by_name: dict[str, Moments], statistics: dict[str, np.ndarray]
     ) -> None:
-        """Set moments from statistics by name, which must contain all of them."""
+        """Set a running mean and variance (``Moments``) from statistics by name."""
         current = self.statistics()
         names = [
             f"{name}.{key}" for name in moments_by_name for key in ("count", "mean", "variance")
@@ -252,7 +252,7 @@ class Normalized:
             moments.variance = np.array(statistics[f"{name}.variance"], np.float64)
 
     def raw(self, observations: np.ndarray) -> np.ndarray:
-        """Convert normalised observations (..., D) back to their original scale.
+        """Convert normalised observations (..., D) back to the environments' original scale.
 
         Values that were clipped aren't restored.
         """
@@ -309,7 +309,10 @@ class Normalized:
             G[out.terminals != 0] = 0
 
     def _warn_non_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
-        """Find rows with non-finite numbers and warn once. Returns a mask (n,) or None."""
+        """Find observations or rewards that aren't finite, and warn once.
+
+        Returns a mask of these rows, (n,), or None if all are finite.
+        """
         bad = non_finite_mask(rows)
         if bad is None:
             return None
@@ -325,7 +328,7 @@ class Normalized:
         return np.any(bad, axis=1)
 
     def render(self) -> np.ndarray | bool:
-        """Render environment 0 (``Environments.render``)."""
+        """Render the first of the wrapped environments. Returns its picture or window's result."""
         return self.inner.render()
 
     def __enter__(self) -> Self:
@@ -336,7 +339,7 @@ class Normalized:
 
 
 def _absent_mask(out: Rows) -> np.ndarray | None:
-    """Return a mask of absent agents, (n,) bool, or None when all are present."""
+    """Return which agents are absent from their environments, (n,) bool; None if all are there."""
     if out.final_observations is None or not out.final_observations.any():
         return None
     absent = (out.final_observations > 0) & (out.terminals > 0)

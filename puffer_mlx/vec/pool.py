@@ -62,7 +62,7 @@ _EMPTY_RESULT = pickle.dumps([])
 
 
 class Unclosed(NamedTuple):
-    """Last message of a process in which ``close`` of an environment failed: the exception."""
+    """Last message of a worker process that says why ``close`` of an environment failed."""
 
     failure: str
 
@@ -93,11 +93,11 @@ class SyncGroup(Instances):
         super().__init__(factory, buffers, current, busy, seed=seed, number=number, **arguments)
 
     def submit(self, what: str, *arguments: Any) -> None:
-        """Submit a ``step`` or a ``reset`` (with a seed or None); ``wait`` executes it."""
+        """Submit a ``step`` or ``reset`` of this group's environments; ``wait`` executes it."""
         self._task = getattr(self, what), arguments
 
     def wait(self) -> Any:
-        """Execute the submitted step or reset. Returns reports of episodes; rows are in buffers.
+        """Execute the group's submitted step or reset here. Returns reports of ended episodes.
 
         Raises:
             UserError: An environment failed; close all.
@@ -109,12 +109,12 @@ class SyncGroup(Instances):
             raise failure.report(*self._origin) from None
 
     def render(self) -> Any:
-        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
+        """Render this group's first environment. Returns a picture, or an error (``UserError``)."""
         self.submit("picture")
         return self.wait()
 
     def close(self) -> None:
-        """Close the environments of this group. A failure is printed."""
+        """Close the environments of this group. A failure is printed, not raised."""
         report_unclosed(self._origin[0], self.close_all())
 
     def busy_seconds(self) -> float:
@@ -123,7 +123,7 @@ class SyncGroup(Instances):
 
 
 class AsyncGroup:
-    """A group of agents whose Python environments step in W processes.
+    """A group of agents whose Python environments step in W worker processes.
 
     Args:
         shapes: Shapes of its buffers.
@@ -190,7 +190,7 @@ class AsyncGroup:
             raise
 
     def submit(self, what: str, *arguments: Any) -> None:
-        """Send a ``step`` or a ``reset`` (with a seed or None) to all processes."""
+        """Send a ``step`` or ``reset`` of environments to all worker processes of this group."""
         task = pickle.dumps((what, arguments)) if arguments else _STEP_TASK
         for w, pipe in enumerate(self._pipes):
             try:
@@ -199,7 +199,7 @@ class AsyncGroup:
                 raise self._death_error(w) from None
 
     def wait(self) -> list[EpisodeInfo]:
-        """Wait for the submitted step or reset. Returns reports of episodes; rows are in buffers.
+        """Wait for the workers' submitted step or reset. Returns reports of ended episodes.
 
         Raises:
             UserError: An environment failed, died or hangs; close all.
@@ -215,7 +215,7 @@ class AsyncGroup:
         return infos
 
     def render(self) -> Any:
-        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
+        """Render this group's first environment, in its worker. Returns a picture or an error."""
         with suppress(OSError):  # the process died, which ``_receive`` reports
             self._pipes[0].send(("picture", ()))
         return self._receive(0)
@@ -225,11 +225,11 @@ class AsyncGroup:
         return float(self._busy.sum())
 
     def close(self) -> None:
-        """End all processes of this group; kill those that don't end in time."""
+        """End all worker processes of this group; kill those that don't end in time."""
         self._end_processes()
 
     def _set_timeout(self, seconds: float) -> None:
-        """Set the timeout for reading from processes, which then raises BlockingIOError.
+        """Set the timeout for reading from worker processes, after which they count as hanging.
 
         A socket option is faster than ``poll`` before each read, by a tenth of a round trip.
         """
@@ -241,7 +241,7 @@ class AsyncGroup:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)
 
     def _receive(self, w: int) -> Any:
-        """Receive a result from a process, or raise its error."""
+        """Receive a worker process's result, or raise the error if it failed, died or hangs."""
         try:
             message = self._pipes[w].recv()
         except BlockingIOError:
@@ -279,7 +279,7 @@ class AsyncGroup:
 
 
 def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
-    """End the processes of a group, and print failures of ``close`` of its environments."""
+    """End a group's worker processes, and print failures of ``close`` of its environments."""
     try:
         for pipe in pipes:
             with suppress(OSError):  # its process has ended
@@ -296,7 +296,7 @@ def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any])
 
 
 def _join(processes: Sequence[Any], timeout: float) -> None:
-    """Wait until processes have ended, or until a timeout.
+    """Wait until the given processes have ended, or until a timeout.
 
     Args:
         processes: The processes.
@@ -310,7 +310,7 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 def open_group(
     shapes: BufferShapes, workers: int, timeout: float, **arguments: Any
 ) -> SyncGroup | AsyncGroup:
-    """Make the environments of a group: in this process if ``workers`` is 0, else in processes."""
+    """Make one group of Python environments: in this process if ``workers`` is 0, else others."""
     if workers:
         return AsyncGroup(shapes, workers=workers, timeout=timeout, **arguments)
     return SyncGroup(shapes, **arguments)
@@ -326,7 +326,7 @@ def _run_worker(
     shapes: BufferShapes,
     arguments: dict[str, Any],
 ) -> None:
-    """Main function of a worker process: make environments and execute tasks until ``close``."""
+    """Main function of a worker process: make environments, execute tasks from the parent."""
     begin_child()
     signal.signal(_DUMP_SIGNAL, _raise_timeout)
     allow_children(pipe, method)
@@ -361,7 +361,7 @@ def _run_worker(
 
 
 def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
-    """Receive the name and arguments of a worker's next task: ``close`` if the trainer ended."""
+    """Receive a worker's next task, its name and arguments; ``close`` if the trainer has ended."""
     try:
         return pipe.recv()
     except EOFError:
@@ -369,7 +369,7 @@ def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
 
 
 def _close_error(pipe: Connection) -> str:
-    """Return the text of the exception that ``close`` raised in an ended process, or ""."""
+    """Return why ``close`` of an environment failed in an ended worker process, or ""."""
     failure = ""
     with suppress(EOFError, OSError):
         while pipe.poll():
@@ -379,7 +379,7 @@ def _close_error(pipe: Connection) -> str:
 
 
 def _raise_timeout(*_: Any) -> None:
-    """Raise ``TimeoutError`` in hanging code (a signal handler), so that its lines are reported."""
+    """Signal handler that interrupts hanging code: raises ``TimeoutError``, so its lines show."""
     raise TimeoutError
 
 
@@ -390,9 +390,10 @@ def _byte_count(shape: Sequence[int], dtype: Any) -> int:
 def _view_buffers(
     memory: dict[str, Any], shapes: BufferShapes
 ) -> tuple[Buffers, np.ndarray, np.ndarray]:
-    """Return arrays that view shared memory: buffers, current instances and busy seconds.
+    """Return arrays in memory that worker processes share: buffers, progress, and busy seconds.
 
-    The last two have one entry per process.
+    Progress is the index of the instance that each process is running. Busy seconds are those spent
+    in steps, also one per process.
     """
     arrays = {
         key: np.frombuffer(memory[key], dtype).reshape(shape)

@@ -81,7 +81,7 @@ def is_puffer_env(candidate: Any) -> bool:
 
 @dataclass
 class PufferFactory(EnvFactory):
-    """Make instances of an environment of PufferLib 3.x, from a class or function.
+    """Factory of instances of a PufferLib 3.x environment, made by a class or function.
 
     Raises:
         UserError: The constructor isn't callable, or a reserved argument is set.
@@ -101,25 +101,25 @@ class PufferFactory(EnvFactory):
                 raise UserError(f"{self.name}: env.{key} can't be set", "use vec.seed")
 
     def argument_names(self) -> list[str]:
-        """Return the names of the constructor's arguments that a user can set."""
+        """Return the names of the PufferLib environment's arguments that a user can set."""
         return [name for name in parameters(self.constructor) if name not in _RESERVED_ARGUMENTS]
 
     @property
     def scales(self) -> bool:
-        """True if one instance can contain any number of environments."""
+        """True if one PufferLib object can contain any number of environments."""
         return "num_envs" in parameters(self.constructor) and "num_envs" not in self.keywords
 
     def vectorised_version(self) -> tuple[str, str]:
-        """Return the vectorised version of the environment as a text, and a reason not to use it.
+        """Describe the environment's vectorised version, or return a reason not to use it.
 
-        One of the two is "": the reason if the version can be used, else the text.
+        Returns (description, "") if the version can be used, else ("", reason).
         """
         if "num_envs" in self.keywords:
             return "", "env.num_envs is set"
         return ("it takes num_envs", "") if self.scales else super().vectorised_version()
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return the agents and spaces of a new environment of PufferLib."""
+        """Return the properties (``Probe``) of a new PufferLib environment: agents and spaces."""
         agents = int(env.num_agents)
         num_envs = self.keywords.get("num_envs", 1)
         is_count = isinstance(num_envs, int) and num_envs > 0 and agents % num_envs == 0
@@ -130,7 +130,7 @@ class PufferFactory(EnvFactory):
         return Probe(spaces, agents, environments, packed=packed, buffered=array_spaces)
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space (of observations before packing) and the action space."""
+        """Return a PufferLib environment's observation space (before packing) and action space."""
         observation = env.single_observation_space
         if _packed_dtype(env) is not None:
             observation = getattr(env, "env_single_observation_space", None)
@@ -142,7 +142,7 @@ class PufferFactory(EnvFactory):
         self._probe = probe
 
     def _new_arrays(self, count: int | None) -> dict[str, np.ndarray] | None:
-        """Return arrays that a new environment writes into, or None before the first probe."""
+        """Return arrays for a new PufferLib environment to write into; None before the probe."""
         if self._probe is None:
             return None
         n = self.agents * (count or 1)
@@ -158,7 +158,7 @@ class PufferFactory(EnvFactory):
         }
 
     def _measure_step(self, env: Any, seed: int) -> float:
-        """Measure the duration of a step in a second environment, in seconds.
+        """Measure how long a step of a PufferLib environment takes, in seconds, in a second one.
 
         The first one was made before the probe, so it has no arrays to write into.
         """
@@ -169,12 +169,12 @@ class PufferFactory(EnvFactory):
             close_if_possible(env)
 
     def actions(self, rows: np.ndarray) -> np.ndarray:
-        """Convert a policy's actions to an array of the action space."""
+        """Convert a policy's actions, rows of numbers, to an array of the action space's dtype."""
         actions = self.layout.actions(rows)
         return actions if self.layout.spec.action.continuous else actions.astype(np.int32)
 
     def as_instance(self, env: Any, buffers: Buffers) -> "PufferInstance":
-        """Wrap an environment as an instance that writes into buffers."""
+        """Wrap a PufferLib environment as an instance that writes its agents' rows into buffers."""
         assert self._probe is not None
         return PufferInstance(env, buffers, self.layout, self._probe.packed)
 
@@ -210,7 +210,7 @@ class PufferFactory(EnvFactory):
 
 
 def _packed_dtype(env: Any) -> np.dtype | None:
-    """Return the dtype into which PufferLib's emulation packs observations of a Dict or Tuple.
+    """Return the dtype into which PufferLib packs observations of a Dict or Tuple, or None.
 
     Returns None when observations aren't packed.
     """
@@ -219,7 +219,7 @@ def _packed_dtype(env: Any) -> np.dtype | None:
 
 
 def _unpacked(space: Any, packed: np.ndarray) -> Any:
-    """Convert a structured array (n,) of packed observations to nested dicts and tuples."""
+    """Convert observations that PufferLib packed, a structured array (n,), to nested dicts."""
     kind = kind_of(space)
     if kind == "Dict":
         return {key: _unpacked(each, packed[key]) for key, each in space.spaces.items()}
@@ -229,7 +229,7 @@ def _unpacked(space: Any, packed: np.ndarray) -> Any:
 
 
 class PufferInstance:
-    """Step an environment object of PufferLib 3.x, which may contain several environments.
+    """Instance that steps a PufferLib 3.x environment object, which may contain several.
 
     Args:
         env: The environment.
@@ -260,7 +260,7 @@ class PufferInstance:
         self._write_observations()
 
     def step(self, actions: np.ndarray) -> Sequence[EpisodeInfo]:
-        """Step all agents, and reset an emulated environment that is done."""
+        """Step all agents of the PufferLib object, and reset an emulated environment that ended."""
         result = self._env.step(actions)
         if failure := result_failure("step", result):
             raise failure
@@ -281,7 +281,7 @@ class PufferInstance:
         return infos
 
     def render(self) -> Any:
-        """Return a picture of the environment, or True if it draws in its own window."""
+        """Return a picture of the PufferLib environment, or True if it draws in its own window."""
         picture = self._env.render()
         if isinstance(picture, np.ndarray | list):
             array = np.asarray(picture)
@@ -290,7 +290,7 @@ class PufferInstance:
         return True
 
     def close(self) -> None:
-        """Close the environment object, if it has ``close``."""
+        """Close the PufferLib environment object, if it has ``close``."""
         if callable(close := getattr(self._env, "close", None)):
             close()
 
@@ -300,7 +300,7 @@ class PufferInstance:
             self._array("rewards")
 
     def _array(self, name: str) -> np.ndarray:
-        """Return one of the environment's arrays with a number per agent, (n,).
+        """Return an array of the environment object, such as its rewards, after checking its shape.
 
         Raises:
             ValueError: The array has another shape.
@@ -311,13 +311,13 @@ class PufferInstance:
         return array
 
     def _present(self) -> np.ndarray:
-        """Return a mask of the present agents, (n,) bool."""
+        """Return which agents are present in the PufferLib environment, a mask (n,) bool."""
         if getattr(self._env, "masks", None) is None:
             return np.ones(self.num_agents, bool)
         return np.asarray(self._array("masks"), bool)
 
     def _write_observations(self) -> None:
-        """Copy the environment's observations into buffers."""
+        """Copy the PufferLib environment's observations into the agents' buffers."""
         observations = np.asarray(self._env.observations)
         if self._packed is not None:
             packed = observations.view(self._packed).reshape(self.num_agents)
@@ -325,7 +325,7 @@ class PufferInstance:
         self._layout.write(observations, self._buffers.observations)
 
     def _reported(self, infos: Any) -> Iterable[EpisodeInfo]:
-        """Yield reports of episodes from a step's ``infos``.
+        """Yield reports of the metrics of ended episodes, from the ``infos`` of a step.
 
         Args:
             infos: List of dicts with means over several episodes, or the dict of an emulated
@@ -349,7 +349,7 @@ class PufferInstance:
 
 
 def ocean_names() -> list[str]:
-    """Return the environments of the installed PufferLib 3, such as ``puffer_breakout``.
+    """Return the names of the installed PufferLib 3's environments, such as ``puffer_breakout``.
 
     Returns [] if PufferLib isn't installed.
     """
@@ -398,7 +398,7 @@ def find_ocean(name: str) -> Callable[..., Any]:
 
 
 def _table_keys(text: str) -> list[str]:
-    """Return the keys of PufferLib's table of constructors, from the text of its module."""
+    """Read the environments' names from the source text of PufferLib's module that lists them."""
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue

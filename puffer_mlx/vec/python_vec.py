@@ -26,7 +26,7 @@ _SEED_MODULUS = 2**32  # seeds of Gymnasium are smaller
 
 
 class _DelayedInterrupt:
-    """Delay the KeyboardInterrupt of Ctrl-C until the end of a block, at most half a second.
+    """Context manager that delays Ctrl-C (KeyboardInterrupt) for at most half a second.
 
     So a step in progress is completed if it ends soon, and the environments can be used again. A
     second Ctrl-C is raised at once. Only works in the main thread with Python's default handler.
@@ -59,7 +59,7 @@ class _DelayedInterrupt:
 
 
 class PythonVec:
-    """N agents of Python environments in Q groups; implements ``ScoredVec``.
+    """Environments in Python that step N agents in Q groups; implements ``ScoredVec``.
 
     If an episode's last observation has a row (``final_observations``), the next step begins the
     next episode. Otherwise the step that ends an episode also begins the next one.
@@ -123,7 +123,7 @@ class PythonVec:
             self._make(backend, timeout)
 
     def _make(self, backend: str, timeout: float) -> None:
-        """Probe the environment, choose the backend, and make all instances."""
+        """Probe the Python environment, choose how it steps, and make all its instances."""
         factory, total, groups = self.factory, self.num_agents, self.num_groups
         factory.probe(backend, self._seed)
         choice = choose_backend(factory, total, groups, backend, self.num_threads, self._seed)
@@ -191,7 +191,7 @@ class PythonVec:
                 self._begin_episodes(group, out.select(self._agents(group)))
 
     def _reset_environments(self) -> None:
-        """Reset all instances, unless ``render`` did so before the first reset."""
+        """Reset all Python environments, unless ``render`` did so before the first reset."""
         if self._fresh:
             self._fresh = False
             return
@@ -204,7 +204,7 @@ class PythonVec:
             env.wait()
 
     def _begin_episodes(self, group: int, out: Rows) -> None:
-        """Write the first rows of a group whose environments were reset."""
+        """Write the first observations of a group whose environments were just reset into rows."""
         ends = self._ends[group]
         ends.reset(~self._envs[group].buffers.present)
         if out.final_observations is not None:
@@ -260,7 +260,7 @@ class PythonVec:
                 raise
 
     def _finish_step(self, group: int, infos: list[EpisodeInfo], out: Rows) -> None:
-        """Write the rows of a completed step, and record the episodes that it ended."""
+        """Complete a group's step: write its rows, and record the episodes that it ended."""
         buffers = self._envs[group].buffers
         ends = self._ends[group]
         over, only_reset = ends.write(buffers.terminals, buffers.truncations, out)
@@ -283,7 +283,7 @@ class PythonVec:
         self._write_observations(group, out)
 
     def _record_final_observations(self, group: int) -> None:
-        """Copy the last observations of episodes that a time limit ended in a group's last step."""
+        """Store last observations of episodes that a time limit ended in a group's last step."""
         buffers = self._envs[group].buffers
         first = group * self._n
         indices = np.flatnonzero(buffers.truncations & ~buffers.terminals)
@@ -295,7 +295,7 @@ class PythonVec:
         )
 
     def take_final_observations(self) -> FinalObservations:
-        """Return last observations of episodes since the previous call, in ``exact_dtype``.
+        """Return the last observations of episodes that ended since the previous call, unrounded.
 
         See ``ReportsFinalObservations``.
         """
@@ -318,7 +318,7 @@ class PythonVec:
         )
 
     def exact_observations(self, agents: slice) -> np.ndarray | None:
-        """Return observations of some agents in float64, before they are rounded to float32."""
+        """Return the observations of some agents in float64, before they are rounded to float32."""
         if self.layout.exact_dtype == self.spec.observation_dtype:
             return None
         groups = range(agents.start // self._n, agents.stop // self._n)
@@ -343,18 +343,18 @@ class PythonVec:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Collect a rollout in a loop over its steps: see ``CollectsRollouts.collect``."""
+        """Collect a rollout: let a C policy act and the environments step, in a Python loop."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:
-        """Return mean metrics of the episodes since the previous call (``Episodes.log``).
+        """Return mean metrics of all episodes that ended since the previous call.
 
         May be called from any thread.
         """
         return self._episodes.log()
 
     def scores(self) -> np.ndarray:
-        """Return the scores of the episodes in the last ``log`` (``ReportsScores``)."""
+        """Return the scores of the episodes that the last ``log`` averaged, ordered by time."""
         return self._episodes.scores()
 
     def episodes(self) -> list[dict[str, float]]:

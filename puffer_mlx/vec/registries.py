@@ -23,7 +23,7 @@ _received_registries: list[tuple[str, str, dict[str, Any]]] = []  # filled in wo
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value, with cloudpickle if it is installed, to include the script's functions."""
+    """Pickle a value to bytes, with cloudpickle if installed, to include a script's functions."""
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -50,7 +50,7 @@ class LazyConstructor:
         self._file = _file_of(self._module)
 
     def load(self) -> Any:
-        """Unpickle and return the constructor.
+        """Unpickle the environment's constructor, a class or function, and return it.
 
         Raises:
             UserError: In this process, the constructor's module is another file.
@@ -66,7 +66,7 @@ class LazyConstructor:
         return make
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Unpickle the constructor and make an environment."""
+        """Make an environment: unpickle its constructor and call that."""
         return self.load()(*arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:  # Gymnasium reads a class's metadata
@@ -76,13 +76,16 @@ class LazyConstructor:
 
 
 def _raise_unpicklable(name: str, reason: str, **_: Any) -> Any:
-    """Raise the reason why an environment can't be pickled; replaces its constructor."""
+    """Raise an error that says why an environment can't be sent to another process.
+
+    Replaces the environment's constructor in a worker process.
+    """
     message = f"{name} can't be sent to another process: {reason}"
     raise UserError(message, "set vec.backend to sync")
 
 
 def portable_specification(specification: Any) -> Any:
-    """Copy the specification of a registered environment so that worker processes can use it.
+    """Copy a registered environment's specification so that worker processes can unpickle it.
 
     Raises:
         Exception: The constructor can't be pickled.
@@ -103,7 +106,7 @@ def portable_specification(specification: Any) -> Any:
 
 
 def registered() -> bytes:
-    """Pickle this process's registered environments, for ``receive`` in a worker process."""
+    """Pickle all environments registered in this process, for ``receive`` in a worker process."""
     registries = []
     for module, name in _REGISTRIES:
         if registry := getattr(sys.modules.get(module), name, None):
@@ -119,7 +122,9 @@ def registered() -> bytes:
 
 
 def _portable_or_not(specification: Any, check_arguments: bool = False) -> Any:
-    """Copy a specification for worker processes, or return one that raises the reason when used.
+    """Copy an environment's specification for worker processes.
+
+    If it can't be pickled, return one that raises the reason when it is used.
 
     Args:
         specification: Specification of a registered environment.
@@ -144,7 +149,7 @@ def _set_field(specification: Any, name: str, value: Any) -> None:
 
 
 def receive(pickled: bytes) -> None:
-    """Register another process's environments in this process, from a result of ``registered``."""
+    """Register environments of another process in this one, from its pickled ``registered()``."""
     _received_registries[:] = pickle.loads(pickled)
     _register()
 

@@ -75,7 +75,7 @@ def collect(
 
 
 def _agent_chunks(agents: slice) -> list[tuple[int, int]]:
-    """Divide a group's agents into chunks for one call each: (first agent, number of agents)."""
+    """Divide a group's agents into chunks for the policy: (first agent, number of agents) pairs."""
     return [
         (first, min(AGENTS_PER_CALL, agents.stop - first))
         for first in range(agents.start, agents.stop, AGENTS_PER_CALL)
@@ -103,7 +103,10 @@ def measure_stepping(vec: VecEnv, seconds: float = 5.0) -> dict[str, float]:
     vec.reset(allocate_rows(vec, vec.num_agents))
 
     def run(duration: float) -> tuple[int, float]:
-        """Step all environments for some seconds. Returns (agent steps, seconds)."""
+        """Step all environments with random actions for some seconds.
+
+        Returns (agent steps, seconds).
+        """
         rounds = 0
         start = time.perf_counter()
         for group in range(vec.num_groups):

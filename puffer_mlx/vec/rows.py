@@ -12,13 +12,13 @@ from puffer_mlx.vec.base import Rows, VecEnv
 
 
 class HasSpec(Protocol):
-    """An object with the description of an environment, ``spec``."""
+    """An object whose ``spec`` describes an environment's observations and actions."""
 
     spec: EnvSpec
 
 
 def allocate_rows(vec: VecEnv, agents: int) -> Rows:
-    """Return rows of zeros for ``agents`` agents of a vectorised environment."""
+    """Allocate ``Rows`` (observations, rewards, ...) of zeros for some agents of an environment."""
     spec = vec.spec
     masks = np.zeros((agents, spec.mask_size), np.uint8) if spec.mask_size else None
     return Rows(
@@ -68,7 +68,7 @@ class RowsChecker:
         self._actions_shape = n, spec.action.heads
 
     def check(self, out: Rows) -> None:
-        """Check shape and dtype of each array in ``Rows``.
+        """Check the shape and dtype of each array in ``Rows`` of environments' results.
 
         ``final_observations`` may be None. ``masks`` must be None without action masks.
 
@@ -97,7 +97,7 @@ class RowsChecker:
             )
 
     def check_actions(self, actions: np.ndarray) -> None:
-        """Check the shape and dtype of an array of actions.
+        """Check the shape and dtype of an array of a policy's actions.
 
         Raises:
             ValueError: The array has another shape or dtype.
@@ -130,7 +130,7 @@ def check_picture(name: str, picture: Any) -> np.ndarray:
 
 
 def non_finite_mask(rows: np.ndarray) -> np.ndarray | None:
-    """Return a mask of the NaN and infinite numbers in an array, or None when all are finite."""
+    """Return a mask of an array's NaN and infinite numbers, or None when all are finite."""
     # A finite sum of squares proves that all are finite, fast. An infinite one doesn't prove the
     # opposite, since squares of huge numbers overflow: then each number is tested.
     if math.isfinite(np.vdot(rows, rows)):

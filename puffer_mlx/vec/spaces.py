@@ -36,7 +36,7 @@ def kind_of(space: Any) -> str:
 def leaf_spaces(
     name: str, space: Any, what: str, path: Path = ()
 ) -> Iterator[tuple[Path, Any, str]]:
-    """Yield (path, space, kind) of each innermost space in nested Dicts and Tuples."""
+    """Yield (path, space, kind) of each innermost space of a nested Dict or Tuple space."""
     kind = kind_of(space)
     if not kind:
         location = f" at {path_text(path)}" if path else ""
@@ -58,7 +58,7 @@ def subspaces(space: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def choices_of(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the choices of a Discrete or MultiDiscrete space: (number of choices, first choice).
+    """Return a discrete space's numbers of choices and first choices, as two tuples.
 
     Each is a flat tuple with one entry per discrete value.
     """
@@ -68,7 +68,7 @@ def choices_of(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def nested(space: Any, components: dict[Path, Any], path: Path = ()) -> Any:
-    """Arrange values in nested dicts and tuples, like the spaces in a nested space."""
+    """Arrange values by path in nested dicts and tuples, in the structure of a nested space."""
     kind = kind_of(space)
     if kind == "Dict":
         return {
@@ -82,7 +82,7 @@ def nested(space: Any, components: dict[Path, Any], path: Path = ()) -> Any:
 
 
 def path_text(path: Path) -> str:
-    """Format the path to a nested space for messages: ``outer.inner.0``."""
+    """Format the path to an inner space of a nested space as text: ``outer.inner.0``."""
     return ".".join(str(key) for key in path)
 
 
@@ -90,7 +90,7 @@ def path_text(path: Path) -> str:
 
 
 class ObservationComponent(NamedTuple):
-    """A space within an observation space, and its columns ``[start, stop)`` in a row."""
+    """An inner space of an observation space, and its columns ``[start, stop)`` in a row."""
 
     path: Path
     start: int
@@ -102,7 +102,7 @@ class ObservationComponent(NamedTuple):
     restore: Callable[[Any], Any]  # inverse of ``write``; also for MLX arrays
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
-        """Return a function that writes one value of this space into its columns of a row (D,)."""
+        """Return a function that writes a value of this space into its columns of a row (D,)."""
         out = row[self.start : self.stop]
         if self.write is _copy:
             return partial(np.copyto, out.reshape(self.space.shape))
@@ -112,7 +112,7 @@ class ObservationComponent(NamedTuple):
 def observation_components(
     name: str, space: Any, channels: str = CHANNELS_SMALLEST
 ) -> Iterator[ObservationComponent]:
-    """Yield the spaces within an observation space, each with its columns in a row.
+    """Yield each inner space of an observation space, with its columns in a flat row.
 
     Args:
         name: Name of the environment, for messages.
@@ -181,7 +181,7 @@ def image_of(space: Any, channels: str = CHANNELS_SMALLEST) -> tuple[tuple[int, 
 
 
 def _copy(values: Any, out: np.ndarray) -> None:
-    """Copy values to an array of another shape and the same size."""
+    """Copy observations into columns of rows: an array of another shape and the same size."""
     values = np.asarray(values)
     if values.shape != out.shape:
         values = values.reshape(out.shape)
@@ -225,7 +225,7 @@ def _one_hot(sizes: tuple[int, ...], starts: tuple[int, ...]) -> Callable[[Any, 
 
 
 class ActionComponent(NamedTuple):
-    """A space within an action space, and its heads: one for each of ``sizes``."""
+    """An inner space of an action space, and the heads of the policy that choose its values."""
 
     path: Path
     start: int
@@ -236,7 +236,7 @@ class ActionComponent(NamedTuple):
 
 
 def action_components(name: str, space: Any, rescale: bool = False) -> Iterator[ActionComponent]:
-    """Yield the spaces within an action space, each with its heads.
+    """Yield each inner space of an action space, with the heads that choose its values.
 
     Args:
         name: Name of the environment, for messages.
@@ -278,7 +278,7 @@ def _checked_logits(name: str, space: Any, logits: int) -> int:
 
 
 def action_spec(name: str, components: list[ActionComponent]) -> ActionSpec:
-    """Return the ``ActionSpec`` with the heads of all spaces: all discrete or all continuous."""
+    """Return the ``ActionSpec`` of an action space: its heads, all discrete or all continuous."""
     sizes = tuple(size for component in components for size in component.sizes)
     _checked_logits(name, "of several spaces", sum(sizes))
     if not sizes:
@@ -296,7 +296,7 @@ def action_spec(name: str, components: list[ActionComponent]) -> ActionSpec:
 def _choice_converter(
     sizes: tuple[int, ...], starts: tuple[int, ...], space: Any
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that converts choices of heads, (n, heads), to actions of a space.
+    """Return a function that converts a policy's choices, (n, heads), to actions of a space.
 
     Discrete values with a single choice have no head; the function fills them in.
     """
@@ -321,7 +321,7 @@ def _choice_converter(
 
 
 def _bounds_of_box(space: Any) -> tuple[tuple[float, float], ...]:
-    """Return the values that actions -1 and 1 map to, for each number of a Box: its finite bounds.
+    """Return the values that actions -1 and 1 of each number of a Box map to: its finite bounds.
 
     The values are -1 and 1 for infinite or equal bounds, or if float32 can't represent the width.
     """
@@ -363,7 +363,7 @@ def _box_converter(
 
 
 def to_text(*spaces: Any) -> str:
-    """Convert spaces to JSON text for a checkpoint, or "" if a Dict has unusual keys.
+    """Convert Gymnasium spaces to JSON text for a checkpoint; "" if a Dict has unusual keys.
 
     Keys must be texts or integers.
     """
@@ -374,7 +374,7 @@ def to_text(*spaces: Any) -> str:
 
 
 def from_text(text: str, max_elements: int) -> list[Any]:
-    """Read spaces that ``to_text`` wrote, as objects that work without Gymnasium.
+    """Read Gymnasium spaces from a checkpoint's JSON text, as objects that don't need Gymnasium.
 
     Args:
         text: Text of a file, untrusted.
@@ -409,7 +409,7 @@ def _space_data(space: Any) -> dict[str, Any]:
 
 
 def _bounds_data(bounds: np.ndarray) -> Any:
-    """Convert the bounds of a Box for JSON: a list, or one number if all are equal."""
+    """Convert the bounds of a Box space for JSON: to a list, or to one number if all are equal."""
     first = bounds.ravel()[:1]
     return first.item() if bounds.size and (bounds == first).all() else bounds.ravel().tolist()
 
@@ -446,7 +446,7 @@ def _space_from_data(data: dict[str, Any], max_elements: int) -> Any:
 
 
 class _ReadSpace(SimpleNamespace):
-    """A space that was read from a checkpoint. Its class is named after the kind of space."""
+    """A Gymnasium space read from a checkpoint. Its class is named after the kind of space."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _read_space, (type(self).__name__, vars(self))

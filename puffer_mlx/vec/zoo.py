@@ -90,7 +90,7 @@ def _looks_aec(env: Any) -> bool:
 
 @dataclass
 class ZooFactory(EnvFactory):
-    """Make instances of a parallel environment of PettingZoo, from a function that returns one."""
+    """Factory of instances of a parallel environment of PettingZoo."""
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
         """Return a new parallel environment of PettingZoo.
@@ -108,12 +108,12 @@ class ZooFactory(EnvFactory):
         raise wrong_env_class(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space, without its mask, and the action space of one agent."""
+        """Return the observation space, without mask, and action space of a PettingZoo agent."""
         spaces = AgentSpaces(self.name, env)
         return spaces.observation, spaces.action
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return a new environment's agents, their spaces, and whether it masks actions.
+        """Return a new PettingZoo environment's properties: agents, spaces, and action masks.
 
         Raises:
             EnvFailure: The environment failed.
@@ -125,7 +125,7 @@ class ZooFactory(EnvFactory):
         return Probe((spaces.observation, spaces.action), len(spaces.agents), masked=masked)
 
     def as_instance(self, env: Any, buffers: Buffers) -> "ParallelInstance":
-        """Wrap an environment as an instance that writes into buffers."""
+        """Wrap a parallel environment as an instance that writes its agents' rows into buffers."""
         return ParallelInstance(self.name, env, buffers, self.layout)
 
 
@@ -169,7 +169,7 @@ class AgentSpaces:
 
 
 class ParallelInstance:
-    """Step one parallel environment and write the observations of its A agents into buffers.
+    """Instance that steps one parallel environment and writes its agents' rows into buffers.
 
     Args:
         name: Name of the environment, for messages.
@@ -252,7 +252,7 @@ class ParallelInstance:
         return reported
 
     def _check(self, observations: Mapping[Any, Any]) -> None:
-        """Raise an error for present agents without an observation, and for unknown agents.
+        """Raise an error if a present agent has no observation, or an agent is unknown.
 
         Raises:
             EnvFailure: There is such an agent.
@@ -268,7 +268,7 @@ class ParallelInstance:
             raise EnvFailure(what, "", None, hint)
 
     def _raise_explained(self, error: KeyError) -> None:
-        """Raise a better error if a KeyError comes from the missing action of a dead agent.
+        """Raise a better error if a KeyError of an environment names an agent that has ended.
 
         Raises:
             EnvFailure: The key is an agent that ended and is still in ``agents``.
@@ -293,11 +293,11 @@ class ParallelInstance:
         raise UserError(f"{self._name}: it can't be drawn: it has no render()", RENDER_HINT)
 
     def close(self) -> None:
-        """Close the parallel environment of this instance."""
+        """Close the parallel environment of PettingZoo in this instance."""
         self._env.close()
 
     def _write(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """Write the rows of present agents (observations and masks) and of absent ones."""
+        """Write the agents' observations and action masks into buffers; zeros for absent agents."""
         buffers = self._buffers
         masked = self._spaces.masked
         for i, agent in enumerate(self._agents):
@@ -323,7 +323,7 @@ class ParallelInstance:
 
 
 def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
-    """Reset a parallel environment. Returns observations and infos, by agent.
+    """Reset a parallel environment of PettingZoo. Returns observations and infos, by agent.
 
     Raises:
         EnvFailure: The environment failed, or returned an invalid result.
@@ -399,7 +399,7 @@ def missing_group_package(group: str) -> str:
 
 
 def find_parallel(name: str) -> Callable[..., Any]:
-    """Return the constructor of ``pettingzoo:NAME``.
+    """Find a PettingZoo environment by name, and return the function that makes it.
 
     Args:
         name: Module with ``parallel_env`` of any package, such as ``mpe2.simple_spread_v3``, or of
@@ -460,7 +460,7 @@ def _is_module(name: str) -> bool:
 
 
 def _unknown_id_error(name: str, pettingzoo: Any) -> UserError:
-    """Return the error for an ID that PettingZoo's registry of parallel environments lacks."""
+    """Return the error for an environment ID that isn't a parallel environment of PettingZoo."""
     plain = name.replace("_v", "-v")
     if plain in pettingzoo.aec_registry:
         return turn_based_error(PREFIX + name)

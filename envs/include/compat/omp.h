@@ -23,7 +23,7 @@ static inline void omp_set_nested(int nested) { (void)nested; }
 static inline int omp_get_nested(void) { return 0; }
 static inline int omp_get_level(void) { return 0; }
 
-// Return the seconds of a monotonic clock.
+// Return the time of a monotonic clock in seconds (OpenMP's omp_get_wtime).
 static inline double omp_get_wtime(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -18,17 +18,18 @@ static inline DictItem* dict_find(Dict* dict, const char* key) {
     return puffer_dict_find(dict, key);
 }
 
-// Return the number of a key: a list's first number, 0 if the text is no number.
+// Return the value of a dictionary's key as a number: of a list the first number, 0 if the text is
+// no number.
 static inline double dict_get(Dict* dict, const char* key) {
     return puffer_dict_number(dict, key);
 }
 
-// Return the text of a key as written.
+// Return the value of a dictionary's key as text, as written in the configuration.
 static inline const char* dict_get_str(Dict* dict, const char* key) {
     return puffer_dict_text(dict, key);
 }
 
-// Set the value of a key, or append the key.
+// Set a key of a dictionary to a number; a missing key is appended.
 static inline DictItem* dict_set(Dict* dict, const char* key, double value) {
     return puffer_dict_put(dict, key, value, NULL);
 }

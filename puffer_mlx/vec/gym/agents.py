@@ -36,7 +36,7 @@ MASK_HINT = (
 
 
 class GymInstance:
-    """Step one ``gymnasium.Env`` and write the observations of its agent into buffers.
+    """Instance that steps one ``gymnasium.Env`` and writes its agent's observations into buffers.
 
     Args:
         name: Name of the environment, for messages.
@@ -64,14 +64,14 @@ class GymInstance:
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
-        """Start an episode of the environment."""
+        """Start an episode of this instance's Gymnasium environment."""
         self._over = False
         self._rewards[0] = 0
         self._terminals[0] = self._truncations[0] = False
         self._begin(**({} if seed is None else {"seed": seed}))
 
     def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
-        """Step the environment, or begin its next episode if the last step ended one.
+        """Step the Gymnasium environment, or begin its next episode if the last step ended one.
 
         Raises:
             EnvFailure: The environment returned something else than the five values of a step.
@@ -106,11 +106,11 @@ class GymInstance:
         return [EpisodeInfo(0, metrics)] if (metrics := scalar_metrics(info)) else ()
 
     def render(self) -> Any:
-        """Return a picture of this instance's environment."""
+        """Return a picture of this instance's Gymnasium environment."""
         return render_env(self._name, self._env)
 
     def close(self) -> None:
-        """Close the environment of this instance."""
+        """Close the Gymnasium environment of this instance."""
         self._env.close()
 
     def _begin(self, **keywords: Any) -> None:
@@ -121,14 +121,14 @@ class GymInstance:
         self._write_all(result[0], as_info(result[1]))
 
     def _write_all(self, observation: Any, info: Mapping[str, Any]) -> None:
-        """Write an observation and the action mask in its info into buffers."""
+        """Write an agent's observation, and the action mask in its info, into its buffers."""
         self._write(observation)
         if self._masks is not None:
             self._masks.write(info.get(MASK_KEY), self._legal[0])
 
 
 class VectorInstance:
-    """Step a ``gymnasium.vector.VectorEnv`` and write the observations of its agents into buffers.
+    """Instance that steps a Gymnasium ``VectorEnv`` and writes its agents' rows into buffers.
 
     Args:
         name: Name of the environments, for messages.
@@ -242,7 +242,7 @@ class VectorInstance:
             self._last[index](last)
 
     def _write_masks(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
-        """Write action masks into buffers; after an episode's last observation all are legal."""
+        """Write the agents' action masks into buffers; all 1 after an episode's last step."""
         if self._masks is None:
             return
         has = infos.get(f"_{MASK_KEY}", np.full(len(last), MASK_KEY in infos))
@@ -271,7 +271,7 @@ def render_env(name: str, env: Any) -> Any:
 
 
 class Masks:
-    """Convert action masks that environments return to the layout of a policy's logits.
+    """Converter of the action masks that environments return to the layout of a policy's logits.
 
     Args:
         name: Name of the environment, for messages.

@@ -87,7 +87,7 @@ def find_envpool(task: str) -> Callable[..., Any]:
 
 @dataclass
 class EnvPoolFactory(GymFactory):
-    """Make pools of EnvPool's environments.
+    """Factory of EnvPool's pools, which step many environments in threads.
 
     Arguments and attributes that aren't listed here are those of ``GymFactory``.
 
@@ -110,7 +110,7 @@ class EnvPoolFactory(GymFactory):
             )
 
     def probe(self, backend: str = "vector", seed: int = 0, measure: bool = False) -> None:
-        """Make a pool of one environment to find its spaces: see ``EnvFactory.probe``.
+        """Probe an EnvPool environment: make a pool of one to find its observations and actions.
 
         Raises:
             UserError: The backend is ``sync`` or ``async``, or for the reasons of
@@ -124,7 +124,7 @@ class EnvPoolFactory(GymFactory):
         super().probe("vector", seed, measure)
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new pool of ``count`` environments.
+        """Return a new pool of ``count`` environments, made by EnvPool.
 
         Raises:
             UserError: The pool can't be made, or ``render`` is set and it can't be rendered.
@@ -142,27 +142,27 @@ class EnvPoolFactory(GymFactory):
                 raise UserError(f"{self.name}: {error}", "install it") from None
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space and the action space of one agent."""
+        """Return one agent's observation space and action space in a pool of EnvPool."""
         with suppress_warnings():  # each pool would warn of bounds beyond float32
             return super().spaces_of(env)
 
     def first_reset(self, env: Any, seed: int) -> Any:
-        """Reset a new pool, whose seed is set already. Returns its result."""
+        """Reset a new pool of EnvPool, whose seed is set already. Returns the pool's result."""
         return env.reset()
 
     def as_instance(self, env: Any, buffers: Buffers) -> VectorInstance:
-        """Wrap a pool as an instance that writes into buffers."""
+        """Wrap a pool of EnvPool as an instance that writes its agents' rows into buffers."""
         return _PoolInstance(self, env, buffers)
 
     def argument_names(self) -> list[str]:
-        """Return the names of the arguments of EnvPool's environment that a user can set."""
+        """Return the names of an EnvPool environment's arguments that a user can set."""
         task = self.name.removeprefix(ENVPOOL_PREFIX)
         keys = import_envpool().make_spec(task)._config_keys
         return [key for key in keys if key not in (*_RESERVED, "base_path", "env_seed")]
 
 
 class _PoolInstance(VectorInstance):
-    """Step a pool of EnvPool and write its agents' observations into buffers."""
+    """Instance that steps a pool of EnvPool and writes its agents' observations into buffers."""
 
     bookkeeping = _BOOKKEEPING
 
@@ -172,7 +172,7 @@ class _PoolInstance(VectorInstance):
         self._seed = int(env.config["seed"])
 
     def reset(self, seed: int | None = None) -> None:
-        """Start new episodes, in a new pool if the seed differs from the pool's."""
+        """Start new episodes in a pool of EnvPool; a different seed replaces it by a new pool."""
         if seed is not None and seed != self._seed:
             self._env.close()
             self._env = self._factory.open(seed, self.num_agents, 0)
@@ -182,7 +182,7 @@ class _PoolInstance(VectorInstance):
 
 @functools.cache
 def _try_to_draw(name: str, task: str) -> None:
-    """Draw an environment in another process, which EnvPool may end.
+    """Test in another process, which EnvPool may end, whether an environment can be drawn.
 
     Raises:
         UserError: It can't be drawn.

@@ -66,7 +66,7 @@ def has_vectorised_versions() -> bool:
 
 
 def require_newer(what: str) -> None:
-    """Raise an error for a feature that the installed Gymnasium lacks, because it is 0.29.
+    """Raise an error for a feature that needs Gymnasium 1.1, if an older one is installed.
 
     Args:
         what: Name of the feature, such as "wrap.grayscale".

@@ -40,7 +40,7 @@ from puffer_mlx.vec.registries import LazyConstructor, portable_specification
 
 @dataclass
 class GymFactory(EnvFactory):
-    """Make instances of a Gymnasium environment.
+    """Factory of instances of a Gymnasium environment.
 
     The constructor is a Gymnasium id, or a function that returns a ``gymnasium.Env`` or, if it
     takes ``num_envs``, a ``gymnasium.vector.VectorEnv``.
@@ -88,13 +88,13 @@ class GymFactory(EnvFactory):
         return self.single(number, seed - number)  # environment i has seed + i
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space and the action space of one environment."""
+        """Return one agent's observation space and action space in a Gymnasium environment."""
         if self.vectorised:
             return env.single_observation_space, env.single_action_space
         return env.observation_space, env.action_space
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return a new environment's spaces, and whether its first reset returned an action mask.
+        """Return a new Gymnasium environment's spaces, and whether it reports action masks.
 
         Raises:
             EnvFailure: The environment failed.
@@ -111,16 +111,16 @@ class GymFactory(EnvFactory):
         return Probe(spaces, masked=masked, next_step=next_step)
 
     def first_reset(self, env: Any, seed: int) -> Any:
-        """Reset a new environment. Returns its result."""
+        """Reset a new Gymnasium environment. Returns the observation and info of its ``reset``."""
         return env.reset(seed=seed)
 
     def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
-        """Wrap an environment as an instance that writes into buffers."""
+        """Wrap a Gymnasium environment as an instance that writes its agents' rows into buffers."""
         kind = VectorInstance if self.vectorised else GymInstance
         return kind(self.name, env, buffers, self.layout, self.final_observations)
 
     def actions(self, rows: np.ndarray) -> Any:
-        """Convert a policy's actions: to one array for a ``VectorEnv``, else to a list."""
+        """Convert a policy's actions for the environments: to an array or, unvectorised, a list."""
         return self.layout.actions(rows) if self.vectorised else self.layout.each_action(rows)
 
     def _key(self) -> Any:
@@ -173,7 +173,7 @@ class GymFactory(EnvFactory):
             require_newer(f"{self.name}: wrap.{key}")
 
     def vector(self, num_envs: int) -> Any:
-        """Make the environment's vectorised version, a ``gymnasium.vector.VectorEnv``.
+        """Make a Gymnasium environment's vectorised version, a ``gymnasium.vector.VectorEnv``.
 
         Raises:
             UserError: The version can't be made, or has an unexpected class or size.
@@ -198,9 +198,9 @@ class GymFactory(EnvFactory):
         )
 
     def vectorised_version(self) -> tuple[str, str]:
-        """Return the vectorised version of the environment as a text, and a reason not to use it.
+        """Describe the environment's vectorised version, or return a reason not to use it.
 
-        One of the two is "": the reason if the version can be used, else the text.
+        Returns (description, "") if the version can be used, else ("", reason).
         """
         if not has_vectorised_versions():
             version = gymnasium().__version__
@@ -234,7 +234,7 @@ class GymFactory(EnvFactory):
 
     @contextmanager
     def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Convert exceptions while an environment is made, also Gymnasium's, to ``UserError``."""
+        """Context manager: convert exceptions while an environment is made to ``UserError``."""
         errors = gymnasium().error
         with super().reporting_failures(number, seed):
             try:
@@ -262,7 +262,7 @@ class GymFactory(EnvFactory):
         refuse_large_observations(self.name, env.observation_space, self.total)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return this factory's fields, with a constructor that other processes can unpickle."""
+        """Return this factory's state for pickle; its constructor can be unpickled elsewhere."""
         state = dict(self.__dict__)
         if self.specification is None:
             return {**state, "constructor": LazyConstructor(self.constructor)}
@@ -301,7 +301,7 @@ def _specification(name: str) -> Any:
 
 
 def _silence_ale() -> Any:
-    """Import Atari's package without its greeting, which each process would print. Returns it."""
+    """Import Atari's package ale_py without the greeting that it prints. Returns the module."""
     ale = importlib.import_module("ale_py")
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
     return ale
@@ -337,7 +337,7 @@ def _load_entry_point(entry_point: Any) -> Any:
 
 
 def _begins_in_next_step(name: str, vector: Any) -> bool:
-    """Return True if a vector environment begins an episode in the step after the last one.
+    """Return True if a vector environment resets itself in the step after an episode's last one.
 
     False: in the same step, which replaces the last observation by the first one.
 
@@ -371,7 +371,7 @@ def _missing_id_hint(env_id: str) -> str:
 
 
 def constructor_of(env: Any) -> Callable[..., Any]:
-    """Return a constructor that returns an existing environment instead of a new one.
+    """Return a constructor that returns one existing environment each time, not a new one.
 
     The constructor raises an error while the environment is in use.
 

@@ -55,7 +55,7 @@ ImageOf = Callable[[Any], tuple[tuple[int, ...], bool]]  # `image_of` with vec.i
 
 
 def changed_keys(wrap: Wrap) -> list[str]:
-    """Return the keys of section [wrap] that differ from their defaults, so request a wrapper."""
+    """Return the names of the [wrap] options that differ from their defaults (wanted wrappers)."""
     default = Wrap()
     return [f.name for f in fields(wrap) if getattr(wrap, f.name) != getattr(default, f.name)]
 
@@ -137,7 +137,7 @@ def _with_resized_images(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) ->
 
 
 def _with_channel(env: Any, *_: Any) -> Any:
-    """Add a channel dimension to an environment's images, if they are (height, width)."""
+    """Wrap an environment to add a channel dimension to its images, if they are (height, width)."""
     shape = env.observation_space.shape
     return (
         _with_image_shape(env, (*shape, 1), lambda image: image[..., None])
@@ -255,7 +255,7 @@ def preprocess_game(game: Any, options: dict[str, Any], skip: int) -> Any:
 
 
 def _with_start_actions(game: Any, max_frames: int, fire: bool) -> Any:
-    """Wrap an Atari game to begin with random idle frames, then FIRE, which starts some games.
+    """Wrap an Atari game so that it starts with random idle frames, then FIRE where it has that.
 
     These are frames, not steps, as in ale-py's vectorised environment.
 

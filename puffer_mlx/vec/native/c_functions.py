@@ -136,7 +136,7 @@ def float_values(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
-    """Convert an environment's parameters to the struct that C functions take.
+    """Convert an environment's parameters to the struct of keys and values that C code takes.
 
     Args:
         values: Parameters by name.
@@ -166,7 +166,7 @@ def text_of_parameter(value: Any) -> str:
 
 
 def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
-    """Call a C function that writes an environment's log. Returns its values by key.
+    """Call a C function that writes mean metrics of episodes. Returns the metrics by name.
 
     Args:
         name: Name of the environment, for messages.
@@ -187,7 +187,7 @@ def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
 
 
 def row_shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
-    """Return three shapes for n agents: of observations, of rewards and terminals, and of masks."""
+    """Return the array shapes of n agents' observations, of rewards and terminals, and of masks."""
     return (n, spec.observation_size), (n,), (n, spec.mask_size)
 
 
@@ -263,7 +263,7 @@ class OpenHandle:
         self._interrupted = False  # True after a signal during a step
 
     def address(self) -> int:
-        """Return the address of the environments, the first argument of the library's functions.
+        """Return the address of the open C environments, the first argument of C functions.
 
         Raises:
             RuntimeError: The environments are closed.
@@ -273,7 +273,7 @@ class OpenHandle:
         return self._address
 
     def wait_for_step(self, call: Callable[..., int], *arguments: Any) -> int:
-        """Wait for steps in progress: repeat ``call(*arguments, milliseconds)`` until it is done.
+        """Wait for steps of C environments: repeat ``call(*arguments, milliseconds)`` until done.
 
         Args:
             call: C function that returns ``IN_PROGRESS``, ``ENDED``, or the result.
@@ -300,14 +300,14 @@ class OpenHandle:
         return result
 
     def ended_error(self) -> UserError:
-        """Return the exception for environments that can't step any more after exit or abort."""
+        """Return the error for C environments that can't step any more after exit or abort."""
         text = ctypes.create_string_buffer(TEXT_BYTES)
         self._library.puffer_ended(self._address, text, len(text))
         message, _, hint = text.value.decode(errors="replace").partition("\n")
         return UserError(f"{self._name}: {message}", hint)
 
     def close(self) -> None:
-        """Close the environments after steps in progress: see ``NativeVec.close``."""
+        """Close the C environments after steps in progress, and free their memory."""
         address, self._address = self._address, None
         if not address:
             return
@@ -325,7 +325,7 @@ class OpenHandle:
 
 
 def abandon(holder: Any, name: str) -> None:
-    """Keep objects alive until the process exits, because a step of C code doesn't end.
+    """Keep objects alive until the process exits, because a step of C code still uses them.
 
     Prints a warning.
     """

@@ -111,7 +111,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
 
 
 def compiled_unit(folder: Path | str) -> Path:
-    """Return the C file of an environment to compile, in addition to the files in envs/src.
+    """Return the C file to compile for an environment, in addition to the files in envs/src.
 
     Raises:
         UserError: The folder isn't an environment.
@@ -154,7 +154,7 @@ def _text_macro(name: str, path: Path) -> str:
 
 
 def _pre_release_error(folder: Path) -> UserError | None:
-    """Return the error for a C environment from before PufferLib 4.0's release, or None."""
+    """Return the error if a C environment is written for PufferLib before 4.0, else None."""
     binding = folder / "binding.c"
     text = binding.read_text(errors="replace") if binding.is_file() else ""
     if not _PRE_RELEASE_MACRO.search(text) or "OBS_TENSOR_T" in text:
@@ -182,7 +182,7 @@ def _missing_file_error(error: UserError, folder: Path) -> UserError | None:
 
 
 def _explained_error(error: UserError, requirements: Requirements, folder: Path) -> UserError:
-    """Return a compiler's error with its cause and a hint; unchanged if the cause is unknown."""
+    """Return the compiler's error for a C environment, with cause and hint if they are known."""
     message = error.message.replace("\u2018", "'").replace("\u2019", "'")
     for pattern, meaning, hint in _KNOWN_ERRORS:
         if re.search(pattern, message):

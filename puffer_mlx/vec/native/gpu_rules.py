@@ -25,7 +25,7 @@ WORD_BYTES = 4
 
 
 class GPURules(NamedTuple):
-    """Header and struct layout of a C environment, to compile it for a GPU."""
+    """What a GPU needs to compile and step a C environment: its header and its struct's layout."""
 
     header: Path
     struct: str  # name of the struct
@@ -36,7 +36,7 @@ class GPURules(NamedTuple):
 
 
 def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURules | None:
-    """Return what a GPU needs to compile and step a C environment, or None without MY_GPU.
+    """Return what a GPU needs to compile and step a C environment, or None if it can't step there.
 
     Args:
         folder: Folder with ``binding.c``.
@@ -54,7 +54,7 @@ def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURul
 
 
 class GPUSide:
-    """Copy the structs of C environments to and from a GPU that steps them.
+    """Access to C environments' structs, to copy them to and from a GPU that steps them.
 
     Args:
         rules: Rules of the environments.
@@ -81,13 +81,13 @@ class GPUSide:
         self._agents, self._environments = agents, environments
 
     def take(self) -> np.ndarray:
-        """Return the structs of all environments, (E, words) int32, for a GPU."""
+        """Copy the structs of all C environments, (E, words) int32, to step them on a GPU."""
         structs = np.empty((self._environments, self.rules.words), np.int32)
         self._library.puffer_take_structs(self._handle.address(), structs.ctypes.data)
         return structs
 
     def give(self, structs: np.ndarray, actions: np.ndarray, rows: Rows) -> None:
-        """Replace the structs of all environments by those that a GPU stepped.
+        """Replace the structs of all C environments by those that a GPU stepped.
 
         Args:
             structs: (E, words) int32.
@@ -106,6 +106,6 @@ class GPUSide:
         self._library.puffer_give_structs(self._handle.address(), structs_at, actions_at, *rows_at)
 
     def add_log(self, log: np.ndarray) -> None:
-        """Add the sums of all logs, (logs,) float32, to the next report of ``NativeVec.log``."""
+        """Add a GPU's summed episode logs, (logs,) float32, to the next ``NativeVec.log``."""
         at = address(log, (self.rules.logs,), FLOAT32, "log", written=False)
         self._library.puffer_add_log(self._handle.address(), at)

@@ -30,7 +30,7 @@ _VERSION = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULT
 
 
 class Raylib(NamedTuple):
-    """Version, header and library of an installed raylib."""
+    """An installed raylib, the library in which environments draw: its version, header and file."""
 
     version: str
     header: Path
@@ -81,7 +81,7 @@ def find_raylib(folders: Iterable[Path] = ()) -> Raylib | None:
 
 
 def _in_prefix(prefix: Path) -> Raylib | None:
-    """Return the raylib in prefix/include and prefix/lib, or in src of a built checkout."""
+    """Return the raylib installed under a prefix or in a built checkout's src, or None."""
     for include, libraries in (("include", ("lib", "lib64")), ("src", ("src",))):
         if raylib := _in_folders(prefix / include, [prefix / name for name in libraries]):
             return raylib
@@ -89,7 +89,7 @@ def _in_prefix(prefix: Path) -> Raylib | None:
 
 
 def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
-    """Return the raylib with its header in ``include`` and a library in one of ``folders``."""
+    """Return the raylib with its header in ``include`` and a library in ``folders``, or None."""
     header = include / "raylib.h"
     if not header.is_file():
         return None
@@ -102,7 +102,7 @@ def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
 
 
 def _from_pkg_config() -> Raylib | None:
-    """Return the raylib that ``pkg-config`` knows, or None."""
+    """Return the installed raylib that the tool ``pkg-config`` finds, or None."""
     folders = []
     for variable in ("includedir", "libdir"):
         try:

@@ -34,7 +34,7 @@ EnvIdentity = Mapping[str, str | int]
 
 
 def pack_state(identity: EnvIdentity, body: np.ndarray) -> np.ndarray:
-    """Add a header with checksum and identity to the state of environments.
+    """Encode environments' state as bytes: a header with checksum and identity, then the state.
 
     Args:
         identity: Values by name, saved in the header.
@@ -56,7 +56,7 @@ def pack_state(identity: EnvIdentity, body: np.ndarray) -> np.ndarray:
 def unpack_state(
     state: np.ndarray, identity: EnvIdentity, sources: Container[str] = ()
 ) -> np.ndarray:
-    """Check the header of a saved state and return the state of the environments after it.
+    """Check the header of environments' saved state, and return the state after it.
 
     Args:
         state: Result of ``pack_state``.
@@ -92,5 +92,5 @@ def unpack_state(
 
 
 def _digest(state: np.ndarray) -> bytes:
-    """Return the SHA-256 of the bytes of a saved state after its checksum."""
+    """Return the SHA-256 checksum of environments' saved state, without its checksum field."""
     return hashlib.sha256(state[_DIGEST.stop :].data).digest()

@@ -68,7 +68,7 @@ RESUMABLE_DIGESTS = {
 
 
 class Requirements(NamedTuple):
-    """Features that a C environment uses. They decide the compiler's flags."""
+    """Features that a C environment uses, such as raylib, which decide the compiler's flags."""
 
     raylib: bool  # one of raylib's headers
     random: bool  # the random generator of the C library or of raylib
@@ -77,12 +77,12 @@ class Requirements(NamedTuple):
 
 
 def environments_folder() -> Path:
-    """Return the folder with the environments that are included in puffer_mlx."""
+    """Return the folder of the C environments that puffer_mlx ships."""
     return shipped_folder("envs")
 
 
 def repository_folder(folder: Path) -> Path | None:
-    """Return the repository of an environment of PufferLib, which contains ``ocean``, or None."""
+    """Return the PufferLib repository in which a C environment's folder lies, or None."""
     folder = folder.resolve()
     parents = list(folder.parents)[:4]
     return next((path.parent for path in parents if path.name == "ocean"), None)
@@ -103,7 +103,7 @@ def include_folders(folder: Path) -> list[Path]:
 
 
 def _included_files(sources: Iterable[Path], folder: Path) -> set[Path]:
-    """Return C files with their direct and indirect includes, without ``our_header_folders``."""
+    """Return C files and all files that they include, without headers that puffer_mlx ships."""
     our_folders = [path.resolve() for path in our_header_folders(folder)]
     files = {path.resolve() for path in sources}
     remaining = sorted(files)
@@ -139,7 +139,7 @@ def sources_digest(folder: Path | str) -> str:
 
 
 def resumable_digests(folder: Path | str) -> tuple[str, ...]:
-    """Return the digests of source versions whose saved states a C environment can resume.
+    """Return hashes of a C environment's code, of this and older versions with usable states.
 
     The first is the environment's current digest. The second hashes all bytes of the files,
     comments included, as older saved states did. Digests of earlier versions of shipped

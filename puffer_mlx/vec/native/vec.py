@@ -40,7 +40,7 @@ from puffer_mlx.vec.native.sources import find_requirements, resumable_digests
 
 
 class NativeVec:
-    """N agents of an environment in C, in Q groups; implements ``VecEnv``.
+    """Environments in C that step N agents in Q groups; implements ``VecEnv``.
 
     Args:
         folder: Folder of the environment, as for ``compile_environment``.
@@ -172,7 +172,7 @@ class NativeVec:
         self._handle.held[group] = out
 
     def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
-        """Prepare a repeatable step of consecutive groups as one C call (``PreparesSteps``).
+        """Prepare a repeatable environment step of consecutive groups, as one C call.
 
         Raises:
             ValueError: An array has another shape or dtype, or isn't C-contiguous.
@@ -292,7 +292,7 @@ class NativeVec:
         return None if packed is None else packed()
 
     def snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Copy the current state of all environments without its checksum (``TakesSnapshots``).
+        """Copy all environments' current state now, and leave its checksum for later.
 
         Returns a function that adds the checksum.
         """
@@ -375,7 +375,7 @@ class NativeVec:
             )
 
     def declared_policies(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return each agent's environment and policy (``DeclaresPolicies``)."""
+        """Return the index of each agent's environment, and the policy that plays the agent."""
         environments, policies = np.zeros((2, self.num_agents), np.int32)
         none = self._library.puffer_seats(
             self._handle.address(), environments.ctypes.data, policies.ctypes.data
@@ -383,7 +383,7 @@ class NativeVec:
         return environments, None if none else policies
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """Pass a tag for self-play to each environment. Environments of 4.0 need MY_USES_TAGS."""
+        """Set each environment's tag for self-play. Environments of 4.0 need MY_USES_TAGS."""
         tags = np.ascontiguousarray(tags, np.int32)
         if tags.shape != (self.num_environments,):
             raise ValueError(f"tags: expected ({self.num_environments},), found {tags.shape}")
@@ -412,7 +412,7 @@ class NativeVec:
             self.close()
 
     def _open(self, group: int) -> int:
-        """Return the address of the open environments, after checking the index of a group."""
+        """Check that a group's index is valid. Returns the address of the open C environments."""
         address = self._handle.address()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
