@@ -107,7 +107,7 @@ class Stepper:
         return part(self.rows, group * self.n, (group + 1) * self.n)
 
     def step(self, actions: Any) -> Rows:
-        """Step all groups at once with actions (N, heads), (N,) or one number for all."""
+        """Step all environments with actions (N, heads), (N,) or one number for all."""
         actions = np.asarray(actions, np.float32)
         if actions.ndim < 2:
             shape = self.vec.num_agents, self.vec.spec.action.heads

@@ -84,7 +84,7 @@ class BlockLayout:
     threads: int
 
     def launch_options(self, n: int) -> dict[str, int]:
-        """Return thread counts and template constants of a kernel launch for n agents."""
+        """Return the launch options of a GPU kernel for n agents: thread counts and constants."""
         return {
             "threads": -(-n // self.agents) * self.threads,
             "block": self.threads,
@@ -162,7 +162,7 @@ class PolicyBlocks(NamedTuple):
 
 
 def make_step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return an object that computes a policy's step in one kernel, or None if unsupported.
+    """Return an object that computes a policy's step in one GPU kernel, or None if unsupported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
     classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
@@ -234,7 +234,7 @@ def _no_state() -> mx.array:
 
 
 class StepOnGPU:
-    """Computes a policy's step in one kernel, and packs weights and states for it.
+    """Computes a policy's step in one GPU kernel, and packs weights and states for it.
 
     Args:
         policy: A policy that ``make_step_on_gpu`` supports.
@@ -318,7 +318,7 @@ class StepOnGPU:
         obs_copy: mx.array | None,
         block_rows: mx.array | None = None,
     ) -> mx.array:
-        """Compute one step of a policy for n agents, in one launch.
+        """Compute one step of a policy for n agents, in one launch of a GPU kernel.
 
         Args:
             weights: Packed weights (size,); with ``block_rows`` those of P policies, (P, size).

@@ -79,7 +79,7 @@ class PerThread(threading.local):
 
     @property
     def module(self) -> Any:
-        """The current thread's ``mlx.nn.Module``."""
+        """The current thread's copy of the user's ``mlx.nn.Module``, made when first needed."""
         if self._module is None:
             self._module = self._make()
         return self._module

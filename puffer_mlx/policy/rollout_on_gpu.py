@@ -127,7 +127,7 @@ def rollout_on_gpu(
     environments: int = 1,
     policy_blocks: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Return an object that runs rollouts in one kernel, or None when that is unsupported.
+    """Return an object that runs rollouts in one GPU kernel, or None when that is unsupported.
 
     Unsupported are policies without a kernel in ``make_step_on_gpu``, large structs of environments
     with several agents, and agents that exceed a block's shared memory.

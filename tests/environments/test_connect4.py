@@ -28,7 +28,7 @@ def open_columns(stones: np.ndarray) -> list[int]:
 
 
 def dropped(board: np.ndarray, stones: np.ndarray, column: int) -> np.ndarray:
-    """Return the board of a player after a move, given the stones of both before it."""
+    """Return a player's connect4 board after a move, given the stones of both before it."""
     after = board.copy()
     after[ROWS - 1 - int(stones[:, column].sum()), column] = True
     return after
