@@ -22,7 +22,7 @@ BLANK = {
 
 
 def of_python(text: str) -> int:
-    """Return the number of lines of Python with more than comments and docstrings."""
+    """Count the lines of Python code in a text, without comments and docstrings."""
     strings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, DEFINING) and ast.get_docstring(node, clean=False) is not None:
@@ -35,13 +35,16 @@ def of_python(text: str) -> int:
 
 
 def of_c(text: str) -> int:
-    """Return the number of lines of C with more than comments."""
+    """Count the lines of C code in a text, without comments."""
     text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
     return sum(bool(re.sub(r"//.*", "", line).strip()) for line in text.splitlines())
 
 
 def rooms(folder: Path) -> dict[str, list[int]]:
-    """Files and lines of Python, then of C, of each folder in ``folder``; "": beside them."""
+    """Count files and code lines of Python and C in each subfolder of a folder.
+
+    The key "" counts files in the folder itself.
+    """
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for path in sorted(folder.rglob("*")):
         python = path.suffix == ".py"

@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def starts_no_process(request):
-    """Fail a fast test if it starts a process other than compilers, whose output is cached."""
+    """Fail a fast test if it starts a process other than a compiler."""
     if request.node.get_closest_marker("fast") is None:
         yield
         return
@@ -101,7 +101,7 @@ def fixtures() -> Path:
 
 @pytest.fixture(params=["fused", "pure"])
 def path(request, monkeypatch):
-    """Run a test with both implementations of operations on a CPU: the extension, plain MLX."""
+    """Run a test twice: with operations by the CPU extension, and by plain MLX."""
     if request.param == "pure":
         monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     elif cpu_extension.load_extension() is None:
@@ -148,7 +148,7 @@ def uncompiled():
 
 @pytest.fixture
 def tracked_records(here, monkeypatch):
-    """Return a function that returns the records of the tracker in tests/tracking/faulty."""
+    """Return a function that returns what the tracker in tests/tracking/faulty recorded."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "tracking" / "faulty"))
     records = here / "tracked_records"
     monkeypatch.setenv("TRACKER_RECORDS", str(records))
@@ -202,7 +202,7 @@ def shipped_configs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def script():
-    """Return the module of scripts/train.py, to run in this process; restore changes afterwards."""
+    """Return the module of the train command, to run in this process; undo its changes later."""
     device = mx.default_device()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield train
@@ -213,7 +213,7 @@ def script():
 
 @pytest.fixture
 def scripts():
-    """Return a function of a name that returns the module of scripts/NAME.py, to run here."""
+    """Return a function that returns a command's module by name, to run in this process."""
     from running import cli  # not before its assertions are rewritten
 
     device = mx.default_device()

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Return few combinations of values that contain each pair of values of any two axes.
+    """Return few combinations of values such that each pair of values of two axes occurs.
 
     The result is always the same. Example:
 

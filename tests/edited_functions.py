@@ -26,7 +26,7 @@ MLP = {"torch.network": "MLP", "train.algorithm": "ppo", "train.optimizer": "ada
 
 
 class Edit(NamedTuple):
-    """One edited function."""
+    """One edit of a function of the package: the file, and the text before and after it."""
 
     file: str
     before: str
@@ -93,7 +93,7 @@ old_modules = []
 
 
 def imported_again() -> None:
-    """Forget all modules with equations."""
+    """Forget the package's imported modules that an edit may change, to import them again."""
     kept = tuple(f"puffer_mlx.{name}" for name in KEPT.split())
     for name in [name for name in sys.modules if name.startswith("puffer_mlx.")]:
         if not name.startswith(kept):
@@ -101,7 +101,7 @@ def imported_again() -> None:
 
 
 def trained(edit: Edit) -> tuple[str, list[str]]:
-    """Return a hash of trained weights, and the kernels of a GPU's graph."""
+    """Train a small run; return a hash of its weights, and the kernels a GPU would launch."""
     import mlx.core as mx
     import numpy as np
 
@@ -156,7 +156,7 @@ def kernels(spec, config) -> list[str]:
 
 
 def run(edit: Edit) -> tuple[str, list[str], list[str]]:
-    """Return the results of ``trained`` and the lines of standard error."""
+    """Train with a freshly imported package. Returns ``trained``'s results and error lines."""
     imported_again()
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -165,7 +165,7 @@ def run(edit: Edit) -> tuple[str, list[str], list[str]]:
 
 
 def main(folder: Path) -> None:
-    """Run the package as it is once for each kind of run, then with each edit."""
+    """Train with the package unchanged, then with each edit, and print the results."""
     sys.path.insert(0, str(folder))
     import_module("puffer_mlx")  # before MLX: then the extension multiplies matrices
     whole: dict[str, tuple] = {}

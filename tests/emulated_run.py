@@ -111,21 +111,21 @@ MEETING = "(blocks) __syncthreads();", "(blocks) if ((blocks) > 1) meet_cluster(
 
 
 def to_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
-    """Return values as they are in memory: rounded, bfloat16 as its bits."""
+    """Return an array as it is in a kernel's memory: rounded, bfloat16 as its bits."""
     if dtype == mx.bfloat16:
         return np.array(mx.array(array).astype(dtype).view(mx.uint16))
     return array.astype(NUMPY_TYPES.get(dtype, np.float32))
 
 
 def from_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
-    """Return the result of ``to_memory`` as float32, or integers as they are."""
+    """Convert an array from a kernel's memory to float32; integers stay as they are."""
     if dtype == mx.bfloat16:
         return np.array(mx.array(array).view(dtype).astype(mx.float32))
     return array if dtype in (mx.int32, mx.uint8) else array.astype(np.float32)
 
 
 def to_numpy(array: mx.array) -> np.ndarray:
-    """Return an array of any type; 16-bit floats become float32."""
+    """Convert an MLX array to NumPy; 16-bit floats become float32."""
     return np.array(array.astype(mx.float32) if array.dtype in LOW else array)
 
 
@@ -138,7 +138,7 @@ def _filling(dtype: mx.Dtype, size: int, number: float) -> np.ndarray:
 
 
 def minibatch_texts() -> list[text.ComposedKernel]:
-    """Return the texts of all minibatch kernels, each composed with a network's file."""
+    """Return the sources of all minibatch kernels, each composed with a network's file."""
     folders = [forms.matrix_units for forms in NETWORK_FACTS.values() if forms.matrix_units]
     kernels = minibatch.KERNEL_FILE, minibatch.WIDE_KERNEL_FILE
     return [text.ComposedKernel(k, folder / text.WALKS_FILE) for k in kernels for folder in folders]
@@ -146,7 +146,7 @@ def minibatch_texts() -> list[text.ComposedKernel]:
 
 @functools.cache
 def _texts(backend: str = "cuda") -> dict[str, text.KernelSource]:
-    """Return all kernels by name."""
+    """Return the sources of all GPU kernels of the package, by name."""
     paths = [*PACKAGE.rglob("*.metal.h"), *minibatch_texts()]
     found = [kernel for path in paths for kernel in text.read_kernels(path, backend).values()]
     named = {kernel.name: kernel for kernel in found}
@@ -156,7 +156,9 @@ def _texts(backend: str = "cuda") -> dict[str, text.KernelSource]:
 
 @functools.cache
 def _text(name: str, folders: tuple[Path, ...], backend: str = "cuda") -> text.KernelSource:
-    """Return a kernel. A rollout's is composed of its network's and its environment's files.
+    """Return a GPU kernel's source by name.
+
+    A rollout's is composed of its network's and its environment's files.
 
     Args:
         name: Name of the kernel.
@@ -179,13 +181,13 @@ def _text(name: str, folders: tuple[Path, ...], backend: str = "cuda") -> text.K
 
 
 def _written(kernel: text.KernelSource) -> set[str]:
-    """Return the names of the inputs that a kernel writes to."""
+    """Return the names of the input arrays that a GPU kernel writes to."""
     return set(re.findall(r"WRITTEN\(\w+, (\w+)\)", kernel.body)) & set(kernel.inputs)
 
 
 @functools.cache
 def _load_blocks() -> None:
-    """Load the library that runs the blocks of kernels."""
+    """Compile and load the C library that runs thread blocks of emulated kernels on the CPU."""
     source, header = C / "blocks.cpp", C / "blocks.h"
     library = compile_shared("blocks", [source], [*FLAGS, "-pthread"], "c++", [header])
     ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
@@ -203,7 +205,7 @@ def _compiled(name: str, code: str) -> Any:
 
 
 def compiled_kernel(kernel: text.KernelSource, given: dict[str, Any], backend: str = "cuda") -> Any:
-    """Return the C++ function of a kernel that is launched with these arguments."""
+    """Compile a GPU kernel as C++ for these launch arguments; return the function."""
     types = TYPES[backend]
     dtypes = [*(a.dtype for a in given["inputs"]), *given["output_dtypes"]]
     names = [*(f"const {name}" for name in kernel.inputs), *kernel.outputs]
@@ -229,7 +231,7 @@ def compiled_kernel(kernel: text.KernelSource, given: dict[str, Any], backend: s
 
 
 class Emulator:
-    """Runs kernels. `launches`: names of launched kernels in order, `names`: as a set."""
+    """Emulates GPU kernels on the CPU. Attributes: ``launches`` and ``names`` of kernels."""
 
     def __init__(self, folders: tuple[Path, ...], backend: str, checked: bool) -> None:
         self.names: set[str] = set()
@@ -240,7 +242,7 @@ class Emulator:
         self._functions: dict[tuple, Any] = {}
 
     def __call__(self, name: str, **given: Any) -> list[mx.array]:
-        """Return a kernel's outputs. The arguments are those of MLX's kernels."""
+        """Run a kernel in emulation with the arguments of MLX's kernels; return its outputs."""
         self.names.add(name)
         self.launches.append(name)
         kernel = _text(name, self._folders, self.backend)
@@ -294,7 +296,7 @@ class Emulator:
 def emulated_gpu(
     *folders: Path, backend: str = "cuda", checked: bool = False, cluster: int = 1
 ) -> Iterator[Emulator]:
-    """Compute everything as on a GPU within the block.
+    """Emulate a GPU within the ``with`` block: its kernels run as C++ on the CPU.
 
     Args:
         folders: Folders of environments that don't come with puffer_mlx.
@@ -315,26 +317,26 @@ def emulated_gpu(
 def on_gpu(
     backend: str, function: Callable[..., Any], *arrays: Any, cluster: int = 1
 ) -> list[np.ndarray]:
-    """Return the arrays that a function returns on an emulated GPU, checked."""
+    """Return the arrays that a function computes on an emulated GPU with bounds checks."""
     with emulated_gpu(backend=backend, checked=True, cluster=cluster):
         found = function(*(None if array is None else mx.array(array) for array in arrays))
         return [to_numpy(array) for array in found]
 
 
 def alternate(cases: Iterable[tuple]) -> list[tuple]:
-    """Return cases with a back-end first, metal and cuda in turn: their texts differ in little."""
+    """Prepend a back-end to each test case: metal and cuda alternate."""
     backends = itertools.cycle(["metal", "cuda"])
     return [(backend, *case) for backend, case in zip(backends, cases, strict=False)]
 
 
 def rolling_out_there(acting: Acting, *_: Any) -> Placement:
-    """Replace ``trainer.place``: the CPU plays the GPU, with rollouts in one launch."""
+    """Stand in for ``choose_placement``: the CPU plays a GPU that runs rollouts in one launch."""
     whole = rollouts_in_one_launch(acting.policy, acting.vec, acting.config.train.horizon)
     return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), gpu_rollouts=whole)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, item: ModuleType) -> None:
-    """Run the kernels of a check_gpu item in emulation."""
+    """Let a check-gpu item run its GPU kernels in emulation."""
 
     def on(device: mx.Device) -> contextlib.AbstractContextManager[Any]:
         return emulated_gpu() if device.type == mx.gpu else contextlib.nullcontext()

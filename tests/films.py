@@ -12,7 +12,7 @@ from PIL import Image
 
 
 def gif_pages(data: bytes) -> list[tuple[np.ndarray, int]]:
-    """Return the pictures (h, w, 3) of a GIF and their durations in milliseconds."""
+    """Read a GIF: return its pictures (h, w, 3) and their durations in milliseconds."""
     pages = []
     with Image.open(io.BytesIO(data)) as gif:
         assert gif.info["loop"] == 0
@@ -29,7 +29,7 @@ class Video(NamedTuple):
 
 
 def read_video(path: Path) -> Video:
-    """Return a video's frames, codec and frame rate."""
+    """Read a video file: return its frames, codec and frame rate."""
     words = ["-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(
         [imageio_ffmpeg.get_ffmpeg_exe(), *words], capture_output=True, check=True

@@ -36,7 +36,7 @@ TESTS = (
 
 
 def current() -> dict[str, Hashes]:
-    """Return the hashes of the files as they are, by path."""
+    """Compute the hashes of the package's files whose code decides results, by path."""
     for room in ("ops", "policy", "ppo"):
         package = import_module(f"puffer_mlx.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -53,7 +53,10 @@ def current() -> dict[str, Hashes]:
 
 
 def stale() -> list[str]:
-    """Return the files whose code isn't the stored one, and stored files that are gone."""
+    """Return the paths of files whose code differs from the stored hashes.
+
+    Stored files that are gone are included.
+    """
     stored = implementation.released_hashes()
     found = current()
     paths = sorted({*stored, *found})
@@ -63,7 +66,10 @@ def stale() -> list[str]:
 
 
 def refresh() -> int:
-    """Compare the implementations if code changed, and write the file. Returns the exit status."""
+    """Compare implementations if their code changed, and store the new hashes.
+
+    Returns the exit status.
+    """
     if edited := stale():
         print(f"edited: {', '.join(edited)}", flush=True)
         command = [sys.executable, "-m", "pytest", "-q", "-x", *TESTS]

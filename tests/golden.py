@@ -24,7 +24,10 @@ TESTED_BY = {
 
 
 def entries(kind: str) -> dict[str, str]:
-    """Return the messages by what is given, of the entries of a kind: "$", ":", ">" or "" (all)."""
+    """Read the recorded messages of a kind: "$", ":", ">" or "" (all).
+
+    Returns each message by the input that causes it.
+    """
     found = {}
     for entry in FILE.read_text().strip().split("\n\n"):
         if entry.startswith(kind):
@@ -35,12 +38,12 @@ def entries(kind: str) -> dict[str, str]:
 
 
 def written(given: str) -> str:
-    """Return the first line of what is given without its mark."""
+    """Return the command line or expression of a recorded message's input, without its mark."""
     return given.partition("\n")[0].partition(" ")[2]
 
 
 def write_toy(given: str) -> None:
-    """Write an entry's files into the working directory and remove an earlier entry's."""
+    """Write the files of a recorded message's input here; remove those of earlier ones."""
     for name in "ocean", "config", "configs", "mine":
         shutil.rmtree(name, ignore_errors=True)
     lines = given.splitlines()[1:]
@@ -53,12 +56,12 @@ def write_toy(given: str) -> None:
 
 
 def placed(text: str) -> str:
-    """Return a text without the paths of this machine."""
+    """Replace this machine's paths in a text by HERE and ROOT."""
     return text.replace(os.getcwd(), "HERE").replace(str(TESTS.parent), "ROOT")
 
 
 def messages(kind: str, module: Any) -> dict[str, str]:
-    """Return the messages of a kind as they are now, computed in an empty folder."""
+    """Compute the recorded messages of a kind anew, in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         module.prepare()

@@ -19,7 +19,7 @@ from puffer_mlx.system.private_folders import cache_directory
 def kept_copy(
     folder: Path, change: Callable[[Path], object] = lambda _: None, only: Iterable[str] = (".",)
 ) -> Path:
-    """Return a cached, read-only copy of a folder after a change.
+    """Copy a folder and change the copy; return the cached, read-only result.
 
     Args:
         folder: Folder to copy. The copy has its name.
@@ -52,13 +52,13 @@ def compile_program(
     depends: Iterable[Path] = (),
     include: Sequence[Path] = (),
 ) -> Path:
-    """Compile a program, and cache it as ``compile_shared`` caches libraries. Returns its path."""
+    """Compile a C or C++ program; return its cached path."""
     kind = Kind("", ())
     return compile_shared(name, sources, flags, compiler, depends, include, kind=kind)
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    """Replace text that must be there."""
+    """Replace a text in a file; the text must occur there."""
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))

@@ -26,7 +26,7 @@ def assert_close(found, expected, tolerance=4e-6):
 
 
 def mingru_oracle(u, x, first, not_done, dout):
-    """Return (outputs, states) and the gradients in float64."""
+    """Compute MinGRU in float64: outputs, states, and their gradients."""
     T, _, H = x.shape
     u, x, first, not_done, dout = map(f64, (u, x, first, not_done, dout))
     hidden, z, q = u[..., :H], sigmoid(u[..., H : 2 * H]), sigmoid(u[..., 2 * H :])
@@ -49,7 +49,7 @@ def mingru_oracle(u, x, first, not_done, dout):
 
 
 def lstm_oracle(z, weight, h0, c0, not_done, dh):
-    """Return (h, c, gates) and (dz, dh0, dc0)."""
+    """Compute an LSTM in float64: (h, c, gates) and the gradients (dz, dh0, dc0)."""
     z, weight, h0, c0, not_done, dh = map(f64, (z, weight, h0, c0, not_done, dh))
     T, S, H = dh.shape
     h, c, gates = np.zeros((T, S, H)), np.zeros((T, S, H)), np.zeros((T, S, 4 * H))
@@ -82,7 +82,7 @@ def lstm_oracle(z, weight, h0, c0, not_done, dh):
 
 
 def gru_oracle(z, weight, bias, h0, not_done, dh):
-    """Return (h, gates) and (dz, dhidden, dh0)."""
+    """Compute a GRU in float64: (h, gates) and the gradients (dz, dhidden, dh0)."""
     z, weight, bias, h0, not_done, dh = map(f64, (z, weight, bias, h0, not_done, dh))
     T, S, H = dh.shape
     h, gates = np.zeros((T, S, H)), np.zeros((T, S, 4 * H))
@@ -111,7 +111,7 @@ def gru_oracle(z, weight, bias, h0, not_done, dh):
 
 
 def gelu_oracle(x):
-    """Return x Phi(x) and its derivative, with their limits at infinity."""
+    """Compute exact GELU and its derivative in float64, with their limits at infinity."""
     x = np.clip(f64(x), -40, None)
     tail = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x])
     bell = np.exp(-(np.minimum(x, 40) ** 2) / 2) / math.sqrt(2 * math.pi)

@@ -36,7 +36,7 @@ SAME_LIBM = sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of a test's or a shipped environment."""
+    """Return the folder of a C environment by name, of the tests or of the package."""
     if name in UPSTREAM:
         return UPSTREAM_ROOT / "ocean" / name
     if name in UPSTREAM_5:
@@ -45,7 +45,7 @@ def folder_of(name: str) -> Path:
 
 
 def edited(name: str, *edits: tuple[str, str]) -> Path:
-    """Return a read-only copy of a folder of UPSTREAM_5 with an edited header."""
+    """Return a read-only copy of a PufferLib 5.0 environment's folder with an edited header."""
 
     def change(root: Path) -> None:
         for old, new in edits:
@@ -55,7 +55,7 @@ def edited(name: str, *edits: tuple[str, str]) -> Path:
 
 
 def parameters(name: str) -> dict[str, Any]:
-    """Return a copy of an environment's [env], from its file or OWN."""
+    """Return a copy of section [env] of a C environment, from its file or OWN."""
     if name in UPSTREAM + UPSTREAM_5:
         return dict(load(str(folder_of(name))).env)
     return dict(OWN[name] if name in OWN else load(name).env)
@@ -65,12 +65,15 @@ BREAKOUT = parameters("breakout")
 
 
 def make(name: str, **keywords: Any) -> NativeVec:
-    """Return a NativeVec of a test's or a shipped environment."""
+    """Make vectorized C environments by name, of the tests or of the package."""
     return NativeVec(folder_of(name), **{"env": parameters(name), **keywords})
 
 
 def assert_match_log(log: dict[str, float], results: np.ndarray, lengths: np.ndarray) -> None:
-    """Compare a log of two-player games with results: positive if the first player won."""
+    """Assert that a two-player environment's log fits its game results.
+
+    Results are positive if the first player won.
+    """
     won = np.sign(results)
     assert log["n"] == len(results)
     assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
@@ -89,10 +92,10 @@ def part(rows: Rows, first: int, end: int) -> Rows:
 
 
 class Stepper:
-    """All agents of a NativeVec in one set of rows."""
+    """Steps all groups of C environments together, with one set of rows for all agents."""
 
     def __init__(self, vec: NativeVec, reset: bool = True) -> None:
-        """Allocate the rows, and reset unless a state is restored instead."""
+        """Allocate the rows of all agents, and reset the environments unless told otherwise."""
         self.vec = vec
         self.n = vec.num_agents // vec.num_groups
         self.rows = allocate_rows(vec, vec.num_agents)
@@ -100,11 +103,11 @@ class Stepper:
             vec.reset(self.rows)
 
     def group(self, group: int) -> Rows:
-        """The rows of a group."""
+        """Return the rows of a group's agents."""
         return part(self.rows, group * self.n, (group + 1) * self.n)
 
     def step(self, actions: Any) -> Rows:
-        """Step all groups at once with actions (N, heads), (N,) or one number for all."""
+        """Step all environments with actions (N, heads), (N,) or one number for all."""
         actions = np.asarray(actions, np.float32)
         if actions.ndim < 2:
             shape = self.vec.num_agents, self.vec.spec.action.heads
@@ -118,7 +121,7 @@ class Stepper:
 
 
 def rand_r(state: int) -> tuple[int, int]:
-    """Return the next state of POSIX's generator ``rand_r``, and a random number."""
+    """Return the next state of POSIX's random generator ``rand_r``, and its random number."""
     value = 0
     for bits in 11, 10, 10:
         state = (state * 1103515245 + 12345) % 2**32
@@ -127,7 +130,7 @@ def rand_r(state: int) -> tuple[int, int]:
 
 
 def legal_actions(stepper: Stepper, rng: np.random.Generator) -> np.ndarray:
-    """Return random actions that the masks allow."""
+    """Return random actions for all agents that their masks allow."""
     vec, masks = stepper.vec, stepper.rows.masks
     actions = random_actions(vec, vec.num_agents, rng)
     if masks is not None:
@@ -145,7 +148,7 @@ DRAWS = {  # what draws the target: upstream's own, the C library's, raylib's
 
 
 def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
-    """Return a copy of the environment squared with another random number generator."""
+    """Copy the environment squared into a folder, with another random number generator."""
     shutil.copytree(find_environment("squared"), folder)
     edit(folder / "squared.h", "rand_r(&env->rng)", draw)
     edit(folder / "squared.h", "#include <stdbool.h>", DRAWS.get(draw, "") + "#include <stdbool.h>")
@@ -156,17 +159,19 @@ def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
 
 
 def bot_of(name: str, word: str = "choose") -> Any:
-    """Return a function or a value of an environment's scripted player."""
+    """Return a function or a value from an environment's scripted player, bot.py."""
     return runpy.run_path(str(folder_of(name) / "bot.py"))[word]
 
 
 def draw_of(name: str) -> Any:
-    """Return the function that draws an environment's observation."""
+    """Return the function of an environment's draw.py that draws an observation."""
     return runpy.run_path(str(folder_of(name) / "draw.py"))["draw"]
 
 
 def plays_the_recording(path: Path, name: str, tolerance: float = 0.0) -> None:
-    """Compare with upstream's recording: observations, rewards, terminals and the log, exactly.
+    """Assert that a C environment repeats upstream's recording exactly.
+
+    Compares observations, rewards, terminals and the log.
 
     Args:
         path: Path of the recording.

@@ -16,14 +16,14 @@ Array = NDArray[Any]
 
 
 def f64(x: Any) -> Array:
-    """Convert an array of any library and type to float64."""
+    """Convert an array of any library (NumPy, MLX, PyTorch) and type to float64."""
     x = x.detach().numpy() if hasattr(x, "detach") else x
     low = "bfloat16" in str(getattr(x, "dtype", ""))  # which NumPy doesn't have
     return np.array(x.tolist() if low else x, dtype=np.float64)
 
 
 def assert_close(found: Any, expected: Any, name: str = "", bound: float = 1e-5) -> None:
-    """Compare arrays within ``bound`` of the largest expected value."""
+    """Assert that arrays differ by at most ``bound`` times the largest expected value."""
     found, expected = f64(found), f64(expected)
     assert found.shape == expected.shape, (name, found.shape, expected.shape)
     scale = np.abs(expected).max()
@@ -40,18 +40,21 @@ def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def flat(tree: Any) -> Array:
-    """Return all values of a tree in one array."""
+    """Concatenate all arrays of a tree into one flat array."""
     return np.concatenate([np.array(array).ravel() for _, array in named(tree)])
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return True if two trees have the same names, in the same order, and values."""
+    """Return True if two trees have equal names, in the same order, and equal arrays."""
     pairs = zip(named(one), named(other), strict=True)
     return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
 
 
 def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e-6) -> Array:
-    """Return central differences of a scalar function by a float64 array, changed in place."""
+    """Compute the gradient of a scalar function by central differences.
+
+    The function reads the float64 array x, which is changed in place.
+    """
     gradient = np.zeros_like(x)
     for i in np.ndindex(x.shape):
         kept = x[i]
@@ -68,7 +71,7 @@ def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e
 
 
 def advantages(rows, hyper, form):
-    """Return the advantages (T, N) of a rollout.
+    """Compute the advantages (T, N) of a rollout in float64, step by step.
 
     Args:
         rows: Values, rewards, terminals and ratios, (T, N) each.
@@ -94,14 +97,17 @@ def advantages(rows, hyper, form):
 
 
 def probabilities(adv, alpha):
-    """Return the agents' probabilities (N,) of being drawn, by their advantages (T, N)."""
+    """Compute each agent's probability (N,) of being drawn for a minibatch, from advantages."""
     weight = np.abs(f64(adv)).sum(axis=0) ** alpha
     weight[~np.isfinite(weight)] = 0
     return (weight + 1e-6) / (weight.sum() + 1e-6)
 
 
 def draw(p, uniforms):
-    """Return for each uniform number u the smallest k with cdf[k] >= u, or the last k."""
+    """Draw by inverse CDF: for each uniform number u the smallest k with cdf[k] >= u.
+
+    The last k if there is none.
+    """
     cdf = np.cumsum(f64(p))
     hits = [np.flatnonzero(cdf >= u) for u in f64(uniforms)]
     return np.array([hit[0] if hit.size else len(cdf) - 1 for hit in hits])
@@ -119,7 +125,7 @@ def sigmoid(x):
 
 
 def mingru(x, weight, first, terminals=None):
-    """Return a MinGRU layer's outputs and states, (T, S, H) each.
+    """Compute a MinGRU layer in float64: outputs and states, (T, S, H) each.
 
     Args:
         x: (T, S, H), inputs.
@@ -142,7 +148,7 @@ def mingru(x, weight, first, terminals=None):
 
 
 def policy(weights, observations, first=None):
-    """Return a policy's logits (T, S, A) and values (T, S) for observations (T, S, D)."""
+    """Compute a MinGRU policy in float64: logits (T, S, A) and values (T, S)."""
     S = observations.shape[1]
     h = f64(observations) @ weights["encoder"]["weight"].T
     for layer in weights["network"]:
@@ -153,7 +159,7 @@ def policy(weights, observations, first=None):
 
 
 def carried_policy(weights, observations, firsts, terminals):
-    """Return logits, values and last states of a policy that begins with given states.
+    """Compute a MinGRU policy in float64 from given recurrent states.
 
     Args:
         weights: Weights of the policy, float64.
@@ -173,7 +179,7 @@ def carried_policy(weights, observations, firsts, terminals):
 
 
 def head_log_probs(logits, sizes, mask=None):
-    """Return each head's log-probabilities (..., size) of its choices, for logits (..., A)."""
+    """Compute the log-probabilities (..., size) of each action head from logits (..., A)."""
     if mask is not None:
         logits = np.where(mask != 0, logits, -1e4)
     heads = np.split(logits, np.cumsum(sizes)[:-1], axis=-1)
@@ -181,7 +187,7 @@ def head_log_probs(logits, sizes, mask=None):
 
 
 def log_prob_entropy(logits, actions, sizes, mask=None):
-    """Return joint log-probability and entropy (...) of logits (..., A), actions (..., heads)."""
+    """Compute joint log-probabilities and entropies of discrete actions (..., heads)."""
     logprob, entropy = 0.0, 0.0
     for head, logp in enumerate(head_log_probs(logits, sizes, mask)):
         chosen = actions[..., head : head + 1].astype(int)
@@ -194,7 +200,7 @@ def log_prob_entropy(logits, actions, sizes, mask=None):
 
 
 def ppo_loss(logprob, entropy, value, old_logprob, old_value, adv, weight, **c):
-    """Return PPO's loss and its metrics, for arrays of one shape.
+    """Compute PPO's loss and its metrics in float64, from arrays of one shape.
 
     ``c`` contains clip_coef, vf_coef, vf_clip_coef and ent_coef.
     """
@@ -204,7 +210,7 @@ def ppo_loss(logprob, entropy, value, old_logprob, old_value, adv, weight, **c):
 
 
 def clipped_loss(logprob, entropy, value, old_logprob, old_value, gain, ret, **c):
-    """Return the clipped loss and its metrics. ``gain`` is the factor of the ratio."""
+    """Compute PPO's clipped loss and its metrics; ``gain`` multiplies the ratio."""
     logratio = logprob - old_logprob
     ratio = np.exp(logratio)
     clipped = np.minimum(np.maximum(ratio, 1 - c["clip_coef"]), 1 + c["clip_coef"])
@@ -229,7 +235,7 @@ COEFFICIENTS = """
 
 
 def orthogonalise(x):
-    """Apply Muon's polynomials to the singular values of x."""
+    """Apply Muon's polynomials to a matrix's singular values, which makes it nearly orthogonal."""
     u, s, vt = np.linalg.svd(f64(x), full_matrices=False)
     s = s / max(np.sqrt((s**2).sum()), 1e-7)
     for line in COEFFICIENTS.strip().splitlines():
@@ -244,7 +250,10 @@ def clipped(grads, max_norm):
 
 
 def muon(weights, grads, momentum, lr, beta, max_norm, decay=0.0):
-    """Return weights (list of arrays) and momentum after a step of Muon with clipped gradients."""
+    """Compute a step of the optimizer Muon with clipped gradients, in float64.
+
+    Returns the new weights (a list of arrays) and momentum.
+    """
     grads = clipped(grads, max_norm)
     momentum = [beta * m + g for m, g in zip(momentum, grads, strict=True)]
     after = []
@@ -262,7 +271,9 @@ def muon(weights, grads, momentum, lr, beta, max_norm, decay=0.0):
 
 
 def adam(weights, grads, state, lr, betas, eps, max_norm, decay=0.0):
-    """Return weights (a list of arrays) and state after a step of Adam with clipped gradients.
+    """Compute a step of the optimizer Adam with clipped gradients, in float64.
+
+    Returns the new weights (a list of arrays) and state.
 
     The state is (m, v, steps), where m and v are lists of arrays.
     """
@@ -281,7 +292,7 @@ def adam(weights, grads, state, lr, betas, eps, max_norm, decay=0.0):
 
 
 class CodedVec:
-    """N agents whose every number says which agent and which step it came from.
+    """Stub environments in which every number says of which agent and step it is.
 
     Of agent i after step k (0: the reset): observation (i, k, ...), reward `code(i, k)`, terminal
     where (i + k) % 3 is 0, the last one (``final_observations``) before that, and every action
@@ -316,7 +327,7 @@ class CodedVec:
         return (agent + 100 * step) / 1e5
 
     def rows(self, agents: Array, k: int) -> list[Array | None]:
-        """Return the rows of step k."""
+        """Return the observations, rewards and other rows that agents get in step k."""
         others = [np.full_like(agents, 250), (agents * 7 + k * 3) % 11]
         mask = np.ones((len(agents), self.spec.mask_size), np.uint8)
         if self.spec.mask_size:
@@ -377,7 +388,7 @@ class CodedVec:
 
 
 class SmallVec(CodedVec):
-    """Its observations are small enough for a policy; agent and step are still to be told."""
+    """Stub environments like ``CodedVec``, with observations small enough for a policy."""
 
     def rows(self, agents, k):
         observations, *others = super().rows(agents, k)
@@ -385,7 +396,9 @@ class SmallVec(CodedVec):
 
 
 class RandomVec(CodedVec):
-    """Random rows, the same in every run. A fifth of the steps ends an episode.
+    """Stub environments with random rows, the same in every run.
+
+    A fifth of the steps ends an episode.
 
     ``change`` edits the rewards (N,) of step k.
     """

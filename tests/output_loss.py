@@ -13,10 +13,10 @@ from puffer_mlx.ppo.sections import Minibatch
 
 
 class GivenOutput(Fused):
-    """A decoder whose output (A + 1, n) is a weight."""
+    """Decoder whose output (A + 1, n) is the weight ``y``, whatever the features are."""
 
     def product(self, weights: Any, h: Any, value_features: Any = None) -> mx.array:
-        """Return the output."""
+        """Return the weight ``y`` as the decoder's output."""
         return weights["y"]
 
 
@@ -30,7 +30,9 @@ def output_loss(
     ent_coef: mx.array,
     scale: mx.array | None = None,
 ) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """Return the loss, its metrics, and ratios and values (n,) of n samples.
+    """Compute the minibatch loss from a decoder's given output.
+
+    Returns the loss, its metrics, and ratios and values (n,) of n samples.
 
     Args:
         decoder: Decoder with the action space and limits.

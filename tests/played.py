@@ -24,7 +24,7 @@ EVALUATION = f"--episodes {EPISODES} --greedy --device cpu --seed 3 --vec.total-
 
 @contextmanager
 def trained(settings: Config) -> Iterator[tuple[Trainer, Path]]:
-    """Train. Yields the trainer and the path of its checkpoint."""
+    """Train a run to its end. Yields the trainer and the path of its checkpoint."""
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         for _ in trainer:
@@ -33,7 +33,9 @@ def trained(settings: Config) -> Iterator[tuple[Trainer, Path]]:
 
 
 def live(trainer: Trainer, **changed: Any) -> float:
-    """Return the score of a trainer's current policy in the environments of ``EVALUATION``.
+    """Play with a trainer's current policy in the environments of ``EVALUATION``.
+
+    Returns the mean score.
 
     Args:
         trainer: one that has trained with ``--seed 3``.
@@ -55,7 +57,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
 
 
 def by_file(script: Any, word: str, path: Path | str, *more: str) -> float:
-    """Return the score of a file's policy by ``evaluate``."""
+    """Run the evaluate command with a policy file; return the mean score."""
     line = [word, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
     assert script.main(line) == 0
     return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
@@ -73,7 +75,7 @@ def files_play(
     words: Sequence[str],
     expected: float,
 ) -> list[str]:
-    """Check that a policy's checkpoint, exports and imports have the score of its memory.
+    """Check that a policy's checkpoint, exports and imports reach its score in memory.
 
     Args:
         scripts: The fixture.

@@ -30,7 +30,7 @@ TINY = f"""
 
 
 def cli(name: str) -> ModuleType:
-    """Return the module that scripts/NAME.py runs."""
+    """Return the module of a command, which scripts/NAME.py runs."""
     return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
 
 
@@ -48,7 +48,7 @@ def command(name: str, *argv: object) -> list[str]:
 
 
 def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a script in a separate process to its end.
+    """Run a command in a separate process to its end; return the finished process.
 
     With a PYTHONPATH in ``env`` that path's package runs; a script would use the package beside it.
     """
@@ -61,7 +61,7 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
 
 
 def copied_package(folder: Path) -> Path:
-    """Copy the package and its bytecode into a folder, with links to configs and envs.
+    """Copy the package into a folder, with links to configs and envs.
 
     A file that is edited afterwards has another time, and is compiled again.
     """
@@ -73,7 +73,7 @@ def copied_package(folder: Path) -> Path:
 
 
 def train_with_added_file(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
-    """Copy the package into a folder and add a file to it.
+    """Copy the package and add a file to the copy; return a function that trains with it.
 
     Args:
         folder: An empty folder.
@@ -95,7 +95,7 @@ def train_with_added_file(folder: Path, file: str, text: str) -> Callable[..., t
 
 
 class Process:
-    """A command with its lines read as they come."""
+    """A started command whose output is read line by line as it comes."""
 
     def __init__(self, words: list[str], cwd: Path, **how: Any) -> None:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -116,7 +116,7 @@ class Process:
                     self._news.notify()
 
     def wait_for(self, text: str, name: str = "stdout") -> None:
-        """Wait for a line of standard output that contains this; earlier ones are forgotten."""
+        """Wait for a line of the command's output that contains a text; drop earlier lines."""
         deadline = time.monotonic() + 120
         while True:
             over = not any(reader.is_alive() for reader in self._readers)
@@ -129,11 +129,14 @@ class Process:
             assert not over and time.monotonic() < deadline, f"no {text!r}, but {self._lines}"
 
     def wait_for_error(self, text: str) -> None:
-        """Wait for a text in standard error."""
+        """Wait for a line of the command's standard error that contains a text."""
         self.wait_for(text, "stderr")
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for its end: the exit code, and the lines that weren't waited for."""
+        """Wait for the command's end.
+
+        Returns the exit code, and the output and errors that weren't waited for.
+        """
         code = self.popen.wait(120)
         for reader in self._readers:
             reader.join(120)
@@ -154,7 +157,7 @@ def started(words: list[str], cwd: Path, **how: Any) -> Iterator[Process]:
 
 
 def benchmark(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Return the function ``run`` of a program in benchmarks/."""
+    """Run a program of benchmarks/ in a separate process; return the finished process."""
     program = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *map(str, argv)]
     done = subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=120)
     done.stderr = errors(done.stderr)
@@ -162,7 +165,7 @@ def benchmark(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProces
 
 
 def errors(stderr: str) -> str:
-    """Return standard error without notes about compilation and its progress."""
+    """Remove notes about compilation and its progress from a command's error output."""
     notes = ("training on the CPU will be", "compiling ", "measured ")
     notes = tuple(f"puffer_mlx: {note}" for note in notes)
     lines = stderr.splitlines(keepends=True)
@@ -170,7 +173,7 @@ def errors(stderr: str) -> str:
 
 
 def wait_until(met: Callable[[], object]) -> None:
-    """Wait until something is so, for a minute at most."""
+    """Wait until a condition is met; fail after a minute."""
     deadline = time.monotonic() + 60
     while not met():
         assert time.monotonic() < deadline
@@ -178,7 +181,7 @@ def wait_until(met: Callable[[], object]) -> None:
 
 
 class Full(io.StringIO):
-    """A stream whose writes fail from some one on."""
+    """Text stream whose writes fail with an errno after ``after`` of them, like a full disk."""
 
     def __init__(self, number: int, after: int = 0) -> None:
         super().__init__()
@@ -194,19 +197,19 @@ class Full(io.StringIO):
 def lose(
     monkeypatch: pytest.MonkeyPatch, number: int, after: int = 0, name: str = "stdout"
 ) -> Full:
-    """Make standard output or error fail with this errno."""
+    """Make writes to standard output or error fail with an errno; return the stream."""
     stream = Full(number, after)
     monkeypatch.setattr(sys, name, stream)
     return stream
 
 
 def files(folder: Path) -> set[str]:
-    """Return all files below a folder, also hidden ones."""
+    """Return the paths of all files below a folder, also hidden ones, relative to it."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
 
 
 def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a safetensors file's tensors and metadata, as MLX reads them."""
+    """Read a safetensors file with MLX: return its tensors and metadata."""
     import mlx.core as mx  # puffer_mlx is to be imported before it
 
     arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
@@ -215,7 +218,7 @@ def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def timeless(made: Path) -> dict[str, bytes]:
-    """Return the contents of a run's checkpoint without times."""
+    """Return the contents of a checkpoint as bytes by name, without times."""
     from puffer_mlx import checkpoint  # not before it has chosen MLX's BLAS: see conftest.py
 
     kept = {name: (made / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
@@ -232,14 +235,14 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 def records(folder: Path) -> list[dict[str, float]]:
-    """Return the records of the only log in a working directory."""
+    """Return the epoch records in the only log of a working directory."""
     text = only(folder, "logs/*/*.jsonl").read_text()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def learned(record: dict[str, float]) -> dict[str, float]:
-    """Return the metrics of a record that depend on the seed only."""
+    """Return the metrics of an epoch's record that depend on the seed only, not on time."""
     return {
         key: value
         for key, value in record.items()
@@ -248,7 +251,7 @@ def learned(record: dict[str, float]) -> dict[str, float]:
 
 
 def killed_and_resumed(words: Sequence[Any], env: str, folder: Path, kills: int) -> int:
-    """Train to the end, with kills at random times after the first epoch and resumes.
+    """Train to the end, killed at random times after the first epoch and resumed.
 
     Args:
         words: Words of the training, which saves a checkpoint every epoch.

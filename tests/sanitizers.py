@@ -30,7 +30,7 @@ def program(
     compiler: str = "cc",
     include: Sequence[Path] = (),
 ) -> Path:
-    """Compile a program with one of SANITIZERS, or none; skip if the compiler lacks it."""
+    """Compile a C program with one of SANITIZERS, or none; skip if the compiler lacks it."""
     checks = []
     if sanitizer:
         checks = [f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"]
@@ -45,7 +45,7 @@ def program(
 
 
 def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program that was compiled with a sanitizer."""
+    """Run a program that was compiled with a sanitizer; return the finished process."""
     environment = {
         **os.environ,
         "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -65,7 +65,7 @@ def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
 def environment_driver(
     folder: Path, sanitizer: str, root: Path | None = None, flags: Sequence[str] = ENVIRONMENT
 ) -> Path:
-    """Compile tests/c/driver.c with an environment, and return the program.
+    """Compile tests/c/driver.c with a C environment; return the program's path.
 
     Args:
         folder: Folder of the environment.
@@ -86,7 +86,7 @@ def environment_driver(
 
 
 def run_upstream(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the output of 2,000 steps of an upstream environment with its compiler flags."""
+    """Step an upstream C environment 2,000 times in the test driver; return its output."""
     monkeypatch.setenv("RAYLIB_PATH", "none")
     optimised = ("-O3", "-DNDEBUG", "-fvisibility=hidden", "-lm")
     flags = [flag for flag in environment_flags(folder_of(name)) if flag not in optimised]

@@ -34,7 +34,10 @@ def policy_of(
     limits=UNBOUNDED,
     **others,
 ) -> Policy:
-    """A policy of D observations, H wide, for these action heads; ``others``: of [policy]."""
+    """Make a small policy: D observations, H features, action heads of given sizes.
+
+    ``others``: keys of [policy].
+    """
     spec = EnvSpec("test", D, np.dtype(np.float32), ActionSpec(sizes))
     settings = config.Policy(H, layers, dialect, reset, **others)
     made = make_policy(spec, settings, config.Torch(network=network))
@@ -42,7 +45,7 @@ def policy_of(
 
 
 def unknown_policies() -> tuple[Policy, Policy]:
-    """Return policies that only plain MLX computes: one for images, one with a custom network."""
+    """Return two policies that have no kernels: one for images, one with a custom network."""
     image = EnvSpec("image", 48 * 48, np.dtype(np.uint8), ActionSpec((3,)), 0, (48, 48, 1))
     parts = config.Torch(encoder="NatureEncoder")
 
@@ -54,7 +57,7 @@ def unknown_policies() -> tuple[Policy, Policy]:
 
 
 def weights_of(policy: Policy, seed=0):
-    """Return random weights for a policy, of which no bias, norm or deviation is 0 or 1."""
+    """Return random weights for a policy, none of them at an initial value like 0 or 1."""
     rng = np.random.default_rng(seed)
 
     def draw(weight):
@@ -64,7 +67,7 @@ def weights_of(policy: Policy, seed=0):
 
 
 def compiled(policy: Policy, train: config.Train) -> Any:
-    """Return all compiled functions of a policy and its training algorithm, by name."""
+    """Compile all functions of a policy and its training algorithm; return them by name."""
     settings = config.Config(train=train)
     made = compile_update(policy, settings, algorithms.make(policy, settings))
     named = {name: getattr(made, name) for name in ("gradients", "optimise")}
@@ -74,7 +77,7 @@ def compiled(policy: Policy, train: config.Train) -> Any:
 
 
 def beyond(weights) -> None:
-    """Move the outputs of a policy with three continuous actions beyond PUFFER5's limits."""
+    """Scale weights so that a policy's continuous outputs exceed PUFFER5's limits."""
     scale = mx.array([[3e6], [1.0], [1.0], [1.0]])  # the value's last
     weights["decoder"]["weight"] = weights["decoder"]["weight"] * scale
     weights["decoder"]["logstd"] = mx.array([[PUFFER5.highest + 3, np.nan, PUFFER5.lowest - 10]])

@@ -22,13 +22,13 @@ def copied(rows: Rows) -> Rows:
 
 
 def group_of(vec: Any, group: int) -> slice:
-    """Return the slice of a group's agents."""
+    """Return which agents are in a group, as a slice."""
     n = vec.num_agents // vec.num_groups
     return slice(group * n, (group + 1) * n)
 
 
 def filled(vec: Any, number: int) -> Rows:
-    """Return rows of all agents, filled with a number that environments should overwrite."""
+    """Allocate the rows of all agents, filled with a number that environments overwrite."""
     rows = allocate_rows(vec, vec.num_agents)
     for array in rows:
         if array is not None:
@@ -37,21 +37,21 @@ def filled(vec: Any, number: int) -> Rows:
 
 
 def started(vec: Any) -> Rows:
-    """Reset the environments, and return the rows of all agents."""
+    """Reset environments; return the rows of all agents."""
     rows = filled(vec, 9)
     vec.reset(rows)
     return rows
 
 
 def send(vec: Any, rows: Rows, actions: np.ndarray, *groups: int) -> None:
-    """Begin a step of some groups, or of all."""
+    """Send actions to some groups of environments, or to all, which begins a step."""
     for group in groups or range(vec.num_groups):
         agents = group_of(vec, group)
         vec.send(group, actions[agents], rows.select(agents))
 
 
 def step(vec: Any, rows: Rows, actions: Any = 0) -> Rows:
-    """Step all groups with actions (N, heads), (N,) or a number. Returns a copy of the rows."""
+    """Step all groups of environments; return a copy of the rows of all agents."""
     actions = np.asarray(actions, np.float32)
     actions = actions[:, None] if actions.ndim == 1 else actions
     shape = vec.num_agents, vec.spec.action.heads
@@ -62,14 +62,14 @@ def step(vec: Any, rows: Rows, actions: Any = 0) -> Rows:
 
 
 def played(vec: Any, steps: int, seed: int = 0) -> list[Rows]:
-    """Return copies of the rows of a reset and of random steps."""
+    """Play random actions; return copies of the rows after the reset and each step."""
     rows, rng = started(vec), np.random.default_rng(seed)
     random = (random_actions(vec, vec.num_agents, rng) for _ in range(steps))
     return [copied(rows), *(step(vec, rows, actions) for actions in random)]
 
 
 def times_of(vec: Any, steps: int) -> Rows:
-    """Return rows of all agents for ``steps + 1`` times. A reset writes those of time 0."""
+    """Allocate the rows of all agents for ``steps + 1`` times, and reset into time 0."""
     rows = Rows._make(
         None if array is None else np.zeros((steps + 1, *array.shape), array.dtype)
         for array in allocate_rows(vec, vec.num_agents)
@@ -79,14 +79,14 @@ def times_of(vec: Any, steps: int) -> Rows:
 
 
 def address_of(act: Callable[[int, int, int], object]) -> tuple[int, int]:
-    """Return a function of step, first agent and number of agents as ``collect`` takes it."""
+    """Wrap a Python function as the address of a C actor, as ``VecEnv.collect`` takes it."""
     function = ActFunction(lambda _, *numbers: act(*numbers))
     _FUNCTIONS.append(function)
     return ctypes.cast(function, ctypes.c_void_p).value or 0, 0
 
 
 def whole_rollout(vec: Any, twin: Any, steps: int, seed: int) -> tuple[list, Any]:
-    """Collect random actions at once, and compare rows with those of stepping ``twin`` if there.
+    """Collect a rollout of random actions in one call, and compare it with a stepped ``twin``.
 
     Returns:
         What ``act`` was called with, in turn, and what ``collect`` returned.
@@ -111,13 +111,13 @@ def whole_rollout(vec: Any, twin: Any, steps: int, seed: int) -> tuple[list, Any
 
 
 def same(ours: Rows, theirs: Rows) -> None:
-    """Assert that two sets of rows are equal to the bit."""
+    """Assert that two sets of environment rows are equal to the bit."""
     for name, one, other in zip(Rows._fields, ours, theirs, strict=True):
         np.testing.assert_array_equal(one, other, name)
 
 
 def alike(ours: list[Rows], theirs: list[Rows]) -> bool:
-    """Return True if two histories are equal to the bit."""
+    """Return True if two lists of environment rows are equal to the bit."""
     return all(
         np.array_equal(one, other)
         for a, b in zip(ours, theirs, strict=True)

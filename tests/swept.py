@@ -44,7 +44,7 @@ def settings(**given: Any) -> SweepSettings:
 
 
 def formula(values: dict[str, float]) -> list[Point]:
-    """Return the curve of a run: three points."""
+    """Compute a sweep run's learning curve of three points from its parameters."""
     steps = values["train.total_timesteps"]
     skill = -abs(math.log10(1 - values["train.gamma"]) + 2) - abs(values["train.vf_coef"] - 1)
     skill -= values["env.frameskip"] / 10 + abs(math.log2(values["train.horizon"]) - 5) / 5
@@ -54,7 +54,7 @@ def formula(values: dict[str, float]) -> list[Point]:
 
 @dataclass
 class Formula:
-    """A run that is over at once."""
+    """Stub of a sweep's run that ends at once, with a score by ``formula``."""
 
     trial: FrozenTrial
     slot: Slot
@@ -86,7 +86,7 @@ class Formula:
 def open_study(
     path: Path | str, how: SweepSettings, seed: int = 1, space: Space = SPACE, **about: Any
 ) -> Study:
-    """Return the study in a journal, created if it doesn't exist."""
+    """Open the study in a journal file, created if it doesn't exist."""
     storage = open_storage(str(path))
     sampler = make_sampler(space, how, seed, lambda values: values)
     swept = Sweep(how, space, [])
@@ -101,14 +101,14 @@ def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) 
 
 
 def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
-    """Sweep to the end. Returns the ended runs in order."""
+    """Run a study's sweep to the end. Returns the ended runs in order."""
     over: list[FrozenTrial] = []
     driver(study, how, start, **{"on_end": over.append, **more}).run()
     return over
 
 
 def known(study: Study) -> list[tuple]:
-    """Return everything that a study stores about its trials, except times."""
+    """Return all that a study stores about its runs, except times."""
     return [
         (
             trial.state.name,
@@ -134,12 +134,12 @@ DEAD = ["this machine", 2**22 + 1, 1.0]  # no process
 
 
 class Died(BaseException):
-    """Stands in for a SIGKILL: no code catches it."""
+    """Exception that stands in for a SIGKILL: no code catches it."""
 
 
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, writes: int) -> Iterator[None]:
-    """Let a study's process die before a write."""
+    """Let a study's process die (``Died``) before one of its writes to the journal."""
     backend, left = storage.JournalFileBackend, [writes]
     real = backend.append_logs
 

@@ -14,13 +14,13 @@ from puffer_mlx.trees import named_arrays
 
 
 def everything(trainer: Trainer) -> dict[str, bytes]:
-    """Return weights and all other arrays of a checkpoint by name."""
+    """Return all weights and other arrays of a trainer's state as bytes, by name."""
     arrays = {**dict(named_arrays(trainer.weights)), **trainer.state().arrays}
     return {name: np.array(array).tobytes() for name, array in arrays.items()}
 
 
 class _Acting:
-    """A way of acting, with something around it."""
+    """Way of acting whose ``collect`` is called by a wrapper function."""
 
     def __init__(self, inner: Any, around: Callable[..., Any]) -> None:
         self.in_c, self.inner, self.around = inner.in_c, inner, around
@@ -30,13 +30,16 @@ class _Acting:
 
 
 def acting(trainer: Trainer, around: Callable[..., Any]) -> None:
-    """Call ``around(collect, buffer, environments, weights, states, noise)`` to collect."""
+    """Let a function wrap a trainer's ``collect``.
+
+    It is called as ``around(collect, buffer, environments, weights, states, noise)``.
+    """
     inner: Any = _Acting(trainer.collector.acting, around)
     trainer.collector.acting = inner
 
 
 def functions(trainer: Trainer) -> SimpleNamespace:
-    """Return the functions that updates call now, by name, for ``replace_functions``."""
+    """Return the functions that a trainer's updates call now, by name."""
     learner = trainer.learner
     made = learner.functions
     named = {name: getattr(made, name) for name in ("gradients", "optimise")}
@@ -45,7 +48,7 @@ def functions(trainer: Trainer) -> SimpleNamespace:
 
 
 def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
-    """Replace functions that updates call, by name. Call this between two epochs."""
+    """Replace functions that a trainer's updates call, by name. Call this between two epochs."""
     learner: Any = trainer.learner
     for name, function in replaced.items():
         if name == "recompute":

@@ -85,7 +85,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each definition: functions, classes, arguments, variables, ..."""
+    """Yield line and name of each definition in Python code: functions, arguments, variables."""
     for node in ast.walk(tree):
         if isinstance(node, Definition):
             yield node.lineno, node.name
@@ -98,7 +98,7 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def retired(name: str, in_package: bool) -> str | None:
-    """Return what to use instead of a retired identifier, None for another."""
+    """Return what to use instead of an identifier if it is retired, else None."""
     bare = name.strip("_").lower()
     if in_package and bare in RETIRED_NAMES:
         return RETIRED_NAMES[bare]
@@ -107,7 +107,7 @@ def retired(name: str, in_package: bool) -> str | None:
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring, also those of attributes."""
+    """Yield the line and text of each docstring in Python code, also those of attributes."""
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             match child:
@@ -116,7 +116,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def errors_in(path: Path, tree: ast.AST) -> Iterator[str]:
-    """Yield the errors of one file."""
+    """Yield the wording errors of a Python file: retired names and docstrings' openings."""
     for line, name in identifiers(tree):
         if instead := retired(name, path.parts[0] == PACKAGE):
             yield f"{path}:{line}: {name} is a retired name; instead: {instead}"
@@ -126,7 +126,7 @@ def errors_in(path: Path, tree: ast.AST) -> Iterator[str]:
 
 
 def duplicates(trees: dict[Path, ast.Module]) -> Iterator[str]:
-    """Yield an error for each public function or class that several modules define."""
+    """Yield an error for each public name that several modules define."""
     lines = defaultdict(list)
     for path, tree in trees.items():
         for node in tree.body:

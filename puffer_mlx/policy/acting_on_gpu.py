@@ -50,7 +50,10 @@ MIN_CHUNK = 128  # elements that a block reads of a longer observation at a time
 
 
 class ActingSizes(NamedTuple):
-    """The acting kernels' argument ``sizes``; same order in ``ops/gpu/acting/functions.metal.h``.
+    """Size constants that the acting GPU kernels take as one argument, the array ``sizes``.
+
+    The fields have the order of ``ops/gpu/acting/functions.metal.h``. After them, the array
+    contains the number of choices of each action head.
 
     In the argument, the number of choices of each action head follows.
     """
@@ -73,7 +76,7 @@ class ActingSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Threads and shared memory of one thread block of the acting kernels."""
+    """Numbers of agents, threads and shared values per thread block of a GPU kernel that acts."""
 
     agents: int  # agents that the block computes
     chunk: int  # elements of an observation in shared memory at a time
@@ -81,7 +84,7 @@ class BlockLayout:
     threads: int
 
     def launch_options(self, n: int) -> dict[str, int]:
-        """Return thread counts and template constants of a kernel launch for n agents."""
+        """Return the launch options of a GPU kernel for n agents: thread counts and constants."""
         return {
             "threads": -(-n // self.agents) * self.threads,
             "block": self.threads,
@@ -93,7 +96,7 @@ class BlockLayout:
 
 
 def block_layout(policy: Policy, layers: GPULayers, agents: int) -> BlockLayout:
-    """Return the layout of a thread block for a policy and a number of agents per block.
+    """Return threads and shared memory of a block in which a GPU kernel acts for ``agents`` agents.
 
     Args:
         policy: The acting policy.
@@ -122,7 +125,9 @@ def choose_layout(
     agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
 ) -> BlockLayout | None:
-    """Return the layout of a thread block for n agents, or None when shared memory is too small.
+    """Choose the largest thread block whose shared memory is enough for a policy to act on a GPU.
+
+    Returns the block's layout, or None when shared memory is too small.
 
     Args:
         policy: The acting policy.
@@ -157,7 +162,7 @@ class PolicyBlocks(NamedTuple):
 
 
 def make_step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return an object that computes a policy's step in one kernel, or None if unsupported.
+    """Return an object that computes a policy's step in one GPU kernel, or None if unsupported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
     classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
@@ -218,7 +223,7 @@ def step_agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
 
 @functools.cache
 def _no_state() -> mx.array:
-    """Return a cached placeholder for the recurrent state of networks without one.
+    """Return a cached array of zeros that stands for the missing state of non-recurrent networks.
 
     It isn't an array of ``launch.placeholder``. Compiled functions capture those arrays, and take
     this one as an argument; an array must not be both.
@@ -229,7 +234,7 @@ def _no_state() -> mx.array:
 
 
 class StepOnGPU:
-    """Computes a policy's step in one kernel, and packs weights and states for it.
+    """Computes a policy's step in one GPU kernel, and packs weights and states for it.
 
     Args:
         policy: A policy that ``make_step_on_gpu`` supports.
@@ -242,13 +247,13 @@ class StepOnGPU:
         self._state_names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
     def agents_per_block(self, n: int) -> int:
-        """Return the number of agents per thread block in a launch for n agents."""
+        """Return how many agents each thread block computes when a GPU kernel acts for n agents."""
         layout = choose_layout(self._policy, self._layers, n)
         assert layout is not None
         return layout.agents
 
     def pack_weights(self, weights: Weights) -> mx.array:
-        """Pack a policy's weights into one array (size,) for ``act``."""
+        """Pack a policy's weights into the flat array (size,) that its GPU kernel reads."""
         policy = self._policy
         encoder = weights["encoder"]
         decoder = weights["decoder"]
@@ -266,7 +271,7 @@ class StepOnGPU:
         return pack_arrays([array.reshape(-1) for array in arrays])[0]
 
     def pack_states(self, *groups: State) -> mx.array:
-        """Pack the recurrent states of groups of agents into one array for ``act``.
+        """Pack the recurrent states of groups of agents into one array that the GPU kernel reads.
 
         Returns:
             (arrays of a state, n, H), with the n agents of all groups.
@@ -278,18 +283,23 @@ class StepOnGPU:
         return pack_arrays(arrays)[0].reshape(shape) if arrays else _no_state()
 
     def to_slots(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
-        """Reorder packed recurrent states from rows to slots: (arrays, n, H) -> (arrays, slots, H).
+        """Reorder recurrent states from the order of agents to that of thread blocks.
+
+        (arrays, n, H) -> (arrays, slots, H). Blocks may repeat agents.
 
         ``blocks`` is None when a single policy acts; the order is then unchanged.
         """
         return mx.take(states, blocks.gather, axis=1) if blocks and self._state_names else states
 
     def to_rows(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
-        """Reorder packed recurrent states from slots to rows: the inverse of ``to_slots``."""
+        """Reorder recurrent states from the order of thread blocks back to that of agents.
+
+        The inverse of ``to_slots``.
+        """
         return mx.take(states, blocks.scatter, axis=1) if blocks and self._state_names else states
 
     def unpack_state(self, states: mx.array) -> State:
-        """Return the recurrent state (a tree) of n agents from packed states, in order of rows."""
+        """Convert packed recurrent states of n agents to the tree that the network uses."""
         arrays = mx.split(states, len(self._state_names)) if self._state_names else []
         pairs = zip(self._state_names, arrays, strict=True)
         return tree_unflatten([(name, array.squeeze(0)) for name, array in pairs])
@@ -308,7 +318,7 @@ class StepOnGPU:
         obs_copy: mx.array | None,
         block_rows: mx.array | None = None,
     ) -> mx.array:
-        """Compute one step of a policy for n agents, in one launch.
+        """Compute one step of a policy for n agents, in one launch of a GPU kernel.
 
         Args:
             weights: Packed weights (size,); with ``block_rows`` those of P policies, (P, size).
@@ -363,7 +373,7 @@ class StepOnGPU:
         return after
 
     def sizes(self, layout: BlockLayout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
-        """Return the kernel's argument ``sizes``: see ``ActingSizes``.
+        """Return the sizes that the acting GPU kernel takes as an argument: see ``ActingSizes``.
 
         Args:
             layout: Layout of the thread blocks.

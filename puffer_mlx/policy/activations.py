@@ -74,7 +74,7 @@ def chosen_activation(policy: Policy) -> str:
 
 
 def uniform(key: mx.array, shape: tuple[int, ...], bound: float) -> mx.array:
-    """Return random weights, uniform within ±bound."""
+    """Return a random initial weight of a given shape, uniform within ±bound."""
     return mx.random.uniform(-bound, bound, shape, key=key)
 
 

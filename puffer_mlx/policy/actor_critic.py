@@ -42,19 +42,19 @@ CALL_WITH_STATE = "module(observations, state) -> outputs, values, state"
 
 
 def is_recurrent(module: nn.Module) -> bool:
-    """Return True if a custom module has a recurrent state."""
+    """Return True if a user's actor-critic module has a recurrent state (``initial_state``)."""
     return callable(getattr(module, "initial_state", None))
 
 
 def torch_section(module: nn.Module) -> config.Torch:
-    """Return section [torch] of a configuration whose policy is a custom module."""
+    """Return section [torch] of the configuration for a policy that is a user's MLX module."""
     cls = type(module)
     name = f"{cls.__module__}:{cls.__name__}" if is_recurrent(module) else STATELESS_NETWORK
     return config.Torch(network=name, encoder="auto", decoder=CUSTOM_MODULE)
 
 
 def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config) -> Policy:
-    """Return the policy that wraps a custom module for an environment.
+    """Make a policy from a user's MLX module (actor and critic) for an environment.
 
     Args:
         module: Actor and critic: see the module's docstring. The policy contains a copy.
@@ -129,17 +129,20 @@ class ModuleNetwork:
         self._is_recurrent = is_recurrent(module)
 
     def init(self, key: mx.array) -> Weights:
-        """Return the module's current weights; ``key`` is unused."""
+        """Return the current weights of the wrapped custom module; ``key`` is unused."""
         return tree_map(mx.array, self._module.parameters())
 
     def initial_state(self, n: int) -> State:
-        """Return the module's initial state, or an empty list if it isn't recurrent."""
+        """Return a custom module's initial recurrent state for n agents, or an empty list."""
         return self._module.initial_state(n) if self._is_recurrent else []  # type: ignore
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Call the module for T steps of S segments: (T, S, D) -> (T, S, A + 1), last state."""
+        """Evaluate a custom module for T steps of S segments.
+
+        Maps observations (T, S, D) to outputs and values (T, S, A + 1), and returns the last state.
+        """
         T, S = h.shape[:2]
         if not self._is_recurrent:
             y, state = self.step(weights, h.reshape(T * S, -1), state)
@@ -153,7 +156,10 @@ class ModuleNetwork:
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Call the module for one step of n agents: (n, D) -> (n, A + 1), next state."""
+        """Evaluate a custom module for one step of n agents.
+
+        Maps observations (n, D) to outputs and values (n, A + 1), and returns the next state.
+        """
         module = self._per_thread.module
         module.update(weights)
         n = len(h)
@@ -168,7 +174,7 @@ class ModuleNetwork:
         return mx.concatenate([outputs, values.reshape(n, 1)], axis=1), state
 
     def check(self) -> None:
-        """Call the module once for two agents, and check its results.
+        """Check a custom module's results by calling it once for two agents.
 
         Raises:
             UserError: If the call fails or the results have other types or shapes than expected.
@@ -206,14 +212,17 @@ class ModuleNetwork:
 
 
 class IdentityDecoder(Decoder):
-    """Decoder for a module whose features are already outputs and value. Weights: ``logstd``."""
+    """Decoder that returns a custom module's outputs and values unchanged.
+
+    Its only weight is ``logstd``, for continuous actions.
+    """
 
     def init(self, key: mx.array) -> dict:
-        """Return the initial weights: ``logstd`` for continuous actions, otherwise none."""
+        """Return the decoder's initial weights: ``logstd`` for continuous actions, else none."""
         return self._logstd_weights()
 
     def product(
         self, weights: dict, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Return the features (n, A + 1) transposed, as they are outputs and values already."""
+        """Return a custom module's outputs and values (n, A + 1), transposed to (A + 1, n)."""
         return h.T

@@ -18,7 +18,7 @@ KERNEL_FILE = Path(__file__).with_name("choose_actions.metal.h")
 
 
 def chooses_on_gpu(policy: Policy, n: int) -> bool:
-    """Return True if ``choose_actions`` can choose for n agents of a policy on this device."""
+    """Return True if the GPU kernel ``choose_actions`` can sample actions of n agents."""
     supported = type(policy.distribution) in (Categorical, Gaussian)
     if backend() == "cpu" or n < MIN_ARRAY_SIZE or not supported:
         return False
@@ -32,7 +32,7 @@ def choose_actions(
     noise: mx.array,
     mask: mx.array | None,
 ) -> mx.array:
-    """Choose actions from a policy's outputs as ``distribution.sample`` does, in one launch.
+    """Sample actions from a policy's outputs in one GPU launch, as ``distribution.sample`` does.
 
     Args:
         policy: The acting policy.

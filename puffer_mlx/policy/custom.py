@@ -15,7 +15,7 @@ from puffer_mlx.system.import_string import load_object
 
 
 def load_class(name: str) -> type:
-    """Import the class ``module:Class``, also from the working directory.
+    """Import a user's class by its name ``module:Class``, also from the working directory.
 
     Raises:
         UserError: If the module or the class doesn't exist.
@@ -27,7 +27,7 @@ def load_class(name: str) -> type:
 
 
 def make_custom_encoder(name: str, inputs: int, hidden: int) -> Any:
-    """Create a custom encoder.
+    """Create the encoder that a user's class ``module:Class`` defines.
 
     Args:
         name: ``module:Class``. An ``mlx.nn.Module`` is wrapped in ``Module``.
@@ -41,7 +41,7 @@ def make_custom_encoder(name: str, inputs: int, hidden: int) -> Any:
 
 
 def make_custom_network(name: str, hidden: int, layers: int) -> Any:
-    """Create a custom network.
+    """Create the network that a user's class ``module:Class`` defines.
 
     Args:
         name: ``module:Class``, a class with the methods of ``networks.Network``.
@@ -79,7 +79,7 @@ class PerThread(threading.local):
 
     @property
     def module(self) -> Any:
-        """The current thread's ``mlx.nn.Module``."""
+        """The current thread's copy of the user's ``mlx.nn.Module``, made when first needed."""
         if self._module is None:
             self._module = self._make()
         return self._module
@@ -102,7 +102,7 @@ class Module:
         self._per_thread = PerThread(self._make)
 
     def init(self, key: mx.array) -> dict:
-        """Return the parameters of a new module, initialized with random numbers from ``key``.
+        """Return random initial parameters of the user's ``mlx.nn.Module``, determined by ``key``.
 
         Modules use MLX's global random generator, and each thread has its own. The module is
         therefore constructed in a temporary thread with a seeded generator.
@@ -122,7 +122,10 @@ class Module:
                 thread.submit(mx.clear_streams).result()
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Compute features (n, H) of observations (n, D), cast to the weights' dtype."""
+        """Compute features (n, H) of observations (n, D) with the user's ``mlx.nn.Module``.
+
+        Observations are cast to the weights' dtype.
+        """
         module = self._per_thread.module
         module.update(weights)
         return module(observations.astype(dtype_of(weights)))

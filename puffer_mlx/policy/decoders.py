@@ -31,7 +31,10 @@ Outputs = Any  # mx.array, or a tuple of two arrays
 
 @dataclass(frozen=True)
 class Decoder(ABC):
-    """Base class of decoders. Splits one matrix product into distribution parameters and values."""
+    """Base class of decoders, which map features to action distribution parameters and values.
+
+    Subclasses compute both in one array, which is split afterwards.
+    """
 
     action: ActionSpec
     hidden: int  # H
@@ -44,7 +47,7 @@ class Decoder(ABC):
         return distribution(self.action, self.limits)
 
     def logstd(self, weights: Weights) -> mx.array | None:
-        """Return the clamped log standard deviations (1, a), or None for discrete actions."""
+        """Return clamped log standard deviations (1, a) of continuous actions, else None."""
         if not self.action.continuous:
             return None
         return clamp(weights["logstd"], self.limits.lowest, self.limits.highest)
@@ -62,7 +65,9 @@ class Decoder(ABC):
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Compute outputs and values as one array (A + 1, n) of the weights' dtype.
+        """Compute the decoder's matrix product: action outputs and values in one array (A + 1, n).
+
+        It has the weights' dtype.
 
         Args:
             weights: Weights of the decoder.
@@ -71,11 +76,11 @@ class Decoder(ABC):
         """
 
     def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
-        """Compute distribution parameters and values (n,) from features (n, H)."""
+        """Compute action distribution parameters and values (n,) from features (n, H)."""
         return self.split(weights, self.product(weights, h))
 
     def split(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
-        """Split the result of ``product`` into distribution parameters and values (n,), float32."""
+        """Split a decoder's array (A + 1, n) into distribution parameters and values, float32."""
         y = y.astype(mx.float32)
         logstd = self.logstd(weights)
         if logstd is None:
@@ -89,14 +94,17 @@ class Fused(Decoder):
     """PufferLib's native decoder: one linear layer without bias, whose last output is the value."""
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weight (A + 1, H), uniform within ±1/sqrt(H)."""
+        """Return the decoder's initial weight (A + 1, H), uniform within ±1/sqrt(H)."""
         shape = (self.action.logits + 1, self.hidden)
         return {"weight": uniform(key, shape, self.hidden**-0.5), **self._logstd_weights()}
 
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Compute outputs and values as one array: see ``Decoder.product``."""
+        """Compute action outputs and values (A + 1, n) from features (n, H), with one layer.
+
+        See ``Decoder.product``.
+        """
         weight = weights["weight"]
         if value_features is None:
             return linear_columns(h, weight)
@@ -121,7 +129,10 @@ class Separate(Decoder):
     gains: tuple[float, float] | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Return initial weights (A, H) and (1, H), and biases (A,) and (1,)."""
+        """Return initial weights and biases of the decoder's two linear layers: actions and value.
+
+        The shapes are (A, H) and (1, H), (A,) and (1,).
+        """
         keys = mx.random.split(key)
         gains = self.gains or (None, None)
         actions = self._head(keys[0], self.action.logits, gains[0])
@@ -138,7 +149,10 @@ class Separate(Decoder):
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Compute outputs and values as one array: see ``Decoder.product``."""
+        """Compute action outputs and values (A + 1, n) from features (n, H), with two layers.
+
+        See ``Decoder.product``.
+        """
         heads = weights["actions"], weights["value"]
         if value_features is not None:
             pairs = zip((h, value_features), heads, strict=True)

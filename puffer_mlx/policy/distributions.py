@@ -24,7 +24,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class ActionBounds(NamedTuple):
-    """Bounds of continuous actions, and of their distribution's parameters."""
+    """Bounds of continuous actions, and of the parameters of their normal distribution."""
 
     action: float = math.inf
     """Largest absolute value of means and actions."""
@@ -35,7 +35,7 @@ class ActionBounds(NamedTuple):
 
     @property
     def for_kernels(self) -> float:
-        """The bound of actions for GPU kernels; 0 means unbounded."""
+        """The largest |action| of continuous actions, as GPU kernels take it; 0 means unbounded."""
         return self.action if math.isfinite(self.action) else 0.0
 
 
@@ -53,12 +53,12 @@ def _clamp_vjp(primals, cotangent, _):
 
 
 def clamp(x: mx.array, lowest: float, highest: float) -> mx.array:
-    """Clamp x to bounds, and replace NaN by 0. The gradient ignores the bounds, as PufferLib's."""
+    """Clamp an array to bounds and replace NaN by 0; gradients pass unchanged, as in PufferLib."""
     return x if math.isinf(highest) else _clamp(x, lowest, highest)  # type: ignore
 
 
 def log_softmax(logits: mx.array) -> mx.array:
-    """Return the log-probabilities (A, n) of logits (A, n), normalised over the first axis."""
+    """Return log-softmax over the first axis: logits (A, n) -> log-probabilities (A, n)."""
     top = mx.stop_gradient(mx.max(logits, axis=0, keepdims=True))
     return logits - (top + mx.log(mx.sum(mx.exp(logits - top), axis=0, keepdims=True)))
 
@@ -73,7 +73,7 @@ class Categorical:
     action: ActionSpec
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Return random numbers for ``sample``: uniform in (0, 1], (*shape, heads)."""
+        """Return random numbers to sample discrete actions: uniform in (0, 1], (*shape, heads)."""
         return 1 - mx.random.uniform(shape=(*shape, self.action.heads), key=key)
 
     def sample(
@@ -108,7 +108,7 @@ class Categorical:
         return logprob, entropy
 
     def _heads(self, logits: mx.array, mask: mx.array | None):
-        """Yield each head's log-probabilities (size, n) and legal actions, (size, n) or None."""
+        """Yield each action head's log-probabilities (size, n) and legal choices or None."""
         stops = list(accumulate(self.action.sizes))
         for start, stop in zip([0, *stops], stops, strict=False):
             head = logits[start:stop]
@@ -120,7 +120,10 @@ class Categorical:
 
 
 def _invert(logp: mx.array, uniform: mx.array, legal: mx.array | None) -> mx.array:
-    """Return the first action (n,) whose cumulative probability exceeds the uniform (n,)."""
+    """Sample one head's choices (n,) from log-probabilities (size, n) and uniform numbers (n,).
+
+    The choice is the first one whose cumulative probability exceeds the uniform number.
+    """
     size = logp.shape[0]
     choices = mx.arange(size)[:, None]
     last = size - 1 if legal is None else mx.max(mx.where(legal, choices, 0), axis=0)
@@ -129,7 +132,10 @@ def _invert(logp: mx.array, uniform: mx.array, legal: mx.array | None) -> mx.arr
 
 
 def _pick(logp: mx.array, action: mx.array) -> mx.array:
-    """Return logp (size, n) at actions (n,). Uses a sum, which can be fused, unlike a gather."""
+    """Return the log-probability (n,) of each sample's chosen action, from those of all (size, n).
+
+    Uses a sum, which can be fused, unlike a gather.
+    """
     chosen = mx.arange(logp.shape[0])[:, None] == action[None]
     return mx.sum(mx.where(chosen, logp, 0), axis=0)
 
@@ -147,7 +153,7 @@ class Gaussian:
     limits: ActionBounds = UNBOUNDED
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Return random numbers for ``sample``: standard normal, (*shape, heads)."""
+        """Return random numbers to sample continuous actions: standard normal, (*shape, heads)."""
         return mx.random.normal((*shape, self.action.heads), key=key)
 
     def sample(
@@ -178,7 +184,7 @@ class Gaussian:
 
     @staticmethod
     def _log_prob(outputs: tuple[mx.array, mx.array], actions: mx.array) -> mx.array:
-        """Return the joint log-probabilities (n,) of continuous actions (a, n)."""
+        """Return log-probabilities (n,) of continuous actions (a, n) under their distributions."""
         mean, logstd = outputs
         distance = (actions - mean) * mx.exp(-logstd)
         return mx.sum(-0.5 * mx.square(distance) - HALF_LOG_TWO_PI - logstd, axis=0)

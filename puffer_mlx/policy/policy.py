@@ -62,16 +62,16 @@ class Policy:
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """The action distribution whose parameters the decoder computes."""
+        """The distribution of actions (discrete or continuous) that the policy samples from."""
         return self.decoder.distribution
 
     @property
     def is_recurrent(self) -> bool:
-        """True if the network has a recurrent state."""
+        """True if the policy's network has a recurrent state."""
         return bool(leaves(self.initial_state(1)))
 
     def init(self, key: mx.array) -> Weights:
-        """Return initial weights, in the order of PufferLib's flat file."""
+        """Return a policy's random initial weights, in the order of PufferLib's flat file."""
         encoder, decoder, network = mx.random.split(key, 3)
         weights = {
             "encoder": self.encoder.init(encoder),
@@ -87,7 +87,7 @@ class Policy:
         return weights
 
     def initial_state(self, n: int) -> State:
-        """Return the recurrent state of n agents before their first step."""
+        """Return a policy's recurrent state for n agents before their first step."""
         if self.separate_value:
             return {tower: self.network.initial_state(n) for tower in TOWERS}
         return self.network.initial_state(n)
@@ -173,7 +173,7 @@ class Policy:
     def _by_tower(
         self, weights: Weights, state: State | None, features: Callable[[Weights, State], Any]
     ) -> tuple[mx.array, mx.array | None, State]:
-        """Compute the actor's features, and with ``separate_value`` the critic's.
+        """Compute features by the actor and, with ``separate_value``, also by the critic.
 
         Args:
             weights: Tree of arrays with the structure of ``init``.
@@ -219,7 +219,7 @@ class Policy:
 
 
 def make_policy(spec: EnvSpec, policy: config.Policy, torch: config.Torch | None = None) -> Policy:
-    """Return a policy for an environment, from the sections [policy] and [torch].
+    """Create a policy for an environment, from the sections [policy] and [torch].
 
     Args:
         spec: Observations and actions of the environment.
@@ -233,7 +233,7 @@ def make_policy(spec: EnvSpec, policy: config.Policy, torch: config.Torch | None
 
 
 def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
-    """Return the policy that a configuration describes, for an environment.
+    """Create the policy that a configuration describes, for an environment.
 
     Args:
         spec: Observations and actions of the environment.
@@ -282,13 +282,16 @@ IN_C = Implementation(("policy.policy",), "the policy's step in C")
 
 
 def acting_functions(policy: Policy) -> list[Callable[..., Any]]:
-    """Return the plain functions that a policy calls to act. Fused implementations replace them."""
+    """Return the functions that a policy calls to act, in plain MLX.
+
+    Fused implementations replace them.
+    """
     functions = [policy.act, policy.not_done, *_feature_functions(policy)]
     return [*functions, policy.network.step, policy.distribution.sample]
 
 
 def training_functions(policy: Policy) -> list[Callable[..., Any]]:
-    """Return the plain functions that a policy calls in the forward pass of a minibatch."""
+    """Return the functions that a policy calls in the forward pass of training, in plain MLX."""
     functions = [policy.product, policy.not_done, *_feature_functions(policy)]
     return [*functions, policy.distribution.log_prob_entropy]
 

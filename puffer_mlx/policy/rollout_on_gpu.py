@@ -59,7 +59,7 @@ MAX_ELEMENTS = 2**31  # of an output array, because kernels have 32-bit indices
 
 @dataclass(frozen=True)
 class DeviceEnv:
-    """Code and sizes of an environment that a GPU steps: see ``vec/native/gpu_rules.py``.
+    """Source code and struct sizes of an environment that a GPU steps: ``vec/native/gpu_rules.py``.
 
     Attributes:
         rules: Source code of the environment.
@@ -82,7 +82,7 @@ class DeviceEnv:
 
 
 class EnvOutputs(NamedTuple):
-    """Observations, rewards, terminals and masks of N agents after a step of environments."""
+    """Environments' outputs of a step: observations, rewards, terminals and masks of N agents."""
 
     observations: mx.array  # (N, D)
     rewards: mx.array  # (N,)
@@ -106,7 +106,7 @@ class DeviceRollout(NamedTuple):
 
 
 def join_rollouts(launches: Sequence[DeviceRollout]) -> DeviceRollout:
-    """Join the results of consecutive launches, which together compute one rollout."""
+    """Concatenate the results of consecutive GPU launches, which together compute one rollout."""
     if len(launches) == 1:
         return launches[0]
     *previous, last = launches
@@ -127,7 +127,7 @@ def rollout_on_gpu(
     environments: int = 1,
     policy_blocks: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Return an object that runs rollouts in one kernel, or None when that is unsupported.
+    """Return an object that runs rollouts in one GPU kernel, or None when that is unsupported.
 
     Unsupported are policies without a kernel in ``make_step_on_gpu``, large structs of environments
     with several agents, and agents that exceed a block's shared memory.
@@ -152,7 +152,7 @@ def rollout_on_gpu(
 
 
 def has_linear_encoder_and_decoder(policy: Policy) -> bool:
-    """Return True if the matrix-unit kernels support a policy's encoder, decoder and layers."""
+    """Return True if GPU matrix-unit kernels support a policy's encoder, decoder and layers."""
     return (
         type(policy.encoder) is Linear
         and policy.network.layers <= MAX_MATRIX_LAYERS  # type: ignore
@@ -162,13 +162,18 @@ def has_linear_encoder_and_decoder(policy: Policy) -> bool:
 
 
 def layer_arrays(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
-    """Return a kernel's arguments ``name0`` to ``name3``: one array per layer, or a placeholder."""
+    """Name one array per layer as kernel arguments ``name0`` to ``name3``.
+
+    Missing layers get placeholders.
+    """
     zeros = [placeholder(mx.float32)] * (MAX_MATRIX_LAYERS - len(arrays))
     return {f"{name}{n}": array for n, array in enumerate([*arrays, *zeros])}
 
 
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
-    """Return the template constants of acting/rows.kernel.h, or None when the policy doesn't fit.
+    """Choose block size and shared memory of the kernel that runs rollouts with matrix units.
+
+    Returns template constants of acting/rows.kernel.h, or None when the policy doesn't fit.
 
     Blocks have as many agents as possible without leaving cores unused. Shared memory contains all
     weights if they fit. Otherwise each step reads the encoder's weights from device memory, in bf16
@@ -217,7 +222,9 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 def choose_rollout_layout(
     policy: Policy, spec: EnvSpec, n: int, each: int = 1
 ) -> BlockLayout | None:
-    """Return the layout of a rollout's thread blocks, or None when shared memory is too small.
+    """Choose the thread block's size for a rollout in one GPU kernel.
+
+    Returns the block's layout, or None when shared memory is too small.
 
     Besides the memory of ``choose_layout``, a block needs one row of each agent's arrays.
 
@@ -262,7 +269,7 @@ class RolloutOnGPU:
     acting_precision: ClassVar[str] = "fp32"  # precision of the weights passed in
 
     def rows(self, n: int) -> dict[str, int] | None:
-        """Return the template constants of the matrix-unit kernel, or None when it can't be used.
+        """Return the constants of the matrix-unit rollout kernel, or None if it can't be used.
 
         Args:
             n: Number of agents.
@@ -272,11 +279,11 @@ class RolloutOnGPU:
         return choose_rows(self.policy, self.spec, n, self.training == "bf16")
 
     def precision(self, n: int) -> str:
-        """Return the precision in which a policy acts for n agents: "fp32" or "bf16"."""
+        """Return the precision in which a policy acts on the GPU for n agents: "fp32" or "bf16"."""
         return "fp32" if self.rows(n) is None else self.training
 
     def pack_weights(self, weights: Any, n: int) -> Any:
-        """Return a policy's weights in the layout that ``launch`` expects for n agents."""
+        """Pack a policy's weights into the layout that the rollout kernel expects for n agents."""
         if self.rows(n) is not None:
             return weights
         if not isinstance(weights, list):
@@ -285,11 +292,11 @@ class RolloutOnGPU:
         return pack_arrays(packed)[0].reshape(len(packed), -1)
 
     def pack_states(self, *groups: Any) -> mx.array:
-        """Pack the recurrent states of groups of agents into one array for ``launch``."""
+        """Pack the recurrent states of groups of agents into one array for the rollout kernel."""
         return self.step.to_slots(self.step.pack_states(*groups), self.blocks)
 
     def unpack_state(self, states: mx.array) -> Any:
-        """Unpack the recurrent state of all agents that ``launch`` returned."""
+        """Convert the recurrent state of all agents from the rollout kernel's array to a tree."""
         return self.step.unpack_state(self.step.to_rows(states, self.blocks))
 
     def fits(self, horizon: int, agents: int) -> bool:

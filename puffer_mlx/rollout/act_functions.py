@@ -29,7 +29,10 @@ def compile_act(policy: Policy, assignment: PolicyAssignment | None = None) -> C
 
 
 def plain_act(policy: Policy, assignment: PolicyAssignment | None = None) -> Callable[..., Any]:
-    """Return the function of ``compile_act`` without compiling it."""
+    """Return the uncompiled MLX function that chooses the actions of one step, for ``compile_act``.
+
+    It is ``_act`` for one policy, and ``_act_by_policy`` in self-play.
+    """
     return partial(_act if assignment is None else _act_by_policy, policy)
 
 

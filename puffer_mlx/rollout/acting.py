@@ -55,7 +55,7 @@ class RolloutBackend(Protocol):
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """Fill a rollout buffer with T steps of all agents.
+        """Collect a rollout: fill a buffer with T steps of a policy and all its environments.
 
         The result depends on the arguments only, not on the timing of threads or streams.
 
@@ -81,7 +81,9 @@ def choose_acting(
     timer: PhaseTimer,
     assignment: PolicyAssignment | None = None,
 ) -> RolloutBackend:
-    """Return the implementation of acting for a device, policy and environments.
+    """Choose how a policy acts in rollouts (in C, by a GPU kernel, or through MLX).
+
+    Returns the ``RolloutBackend`` for a device, policy and environments.
 
     Args:
         device: Device that acts.
@@ -123,15 +125,18 @@ class FrozenEnvs:
         self._pool = pool
 
     def send(self, group: int, actions: Any, out: Any) -> None:
-        """Ignore actions, because these environments don't step."""
+        """Ignore the actions of a group, because these environments never step."""
 
     def wait(self, group: int) -> None:
-        """Return at once, because these environments don't step."""
+        """Return at once, as there is no step of the environments to wait for."""
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
     ) -> Collected:
-        """Call the C actor ``steps`` times for each block of agents; blocks run in parallel."""
+        """Let the C actor act ``steps`` times for all agents; blocks of agents run in parallel.
+
+        The environments don't step.
+        """
         function = ActFunction(act[0])
 
         def act_for_block(first: int) -> None:
@@ -191,7 +196,7 @@ def replay_states(
 
 
 def _select_states(condition: mx.array, state: State, other: State) -> State:
-    """Merge two recurrent states: ``state`` where the condition (n,) is True, else ``other``."""
+    """Merge recurrent states: ``state`` where the condition (n,) is True, else ``other``."""
 
     def choose(a: mx.array, b: mx.array) -> mx.array:
         return mx.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)

@@ -60,7 +60,7 @@ class ActingInC:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """Fill a rollout buffer: see ``RolloutBackend.collect``."""
+        """Collect a rollout in C: fill a buffer with T steps. See ``RolloutBackend.collect``."""
         actor = self.actor
         timer = self.timer
         timeline = timer.timeline
@@ -117,7 +117,7 @@ def make_actor(
 
 
 class CActor:
-    """A policy's step in C. Call ``prepare`` with weights, then ``bind`` with memory.
+    """One policy's acting step in C. Call ``prepare`` with weights, then ``bind`` with memory.
 
     Args:
         policy: A policy that ``make_actor`` supports.
@@ -139,7 +139,7 @@ class CActor:
         self._bound: list[np.ndarray | None] = []  # arrays that the C object points to
 
     def prepare(self, weights: Weights) -> None:
-        """Copy a policy's weights into the C object. No rollout may be in progress.
+        """Copy a policy's weights into the C actor. No rollout may be in progress.
 
         Args:
             weights: Weights of the policy, float32, in memory that the host can read.
@@ -167,7 +167,7 @@ class CActor:
         self._ready = True
 
     def _add_tower(self, weights: Weights, heads: dict[str, np.ndarray], prefix: str = "") -> None:
-        """Add an encoder, a network and output heads to the C object.
+        """Add the actor's or critic's encoder, network and output heads to the C actor.
 
         Args:
             weights: Weights of the policy, or of its critic.
@@ -188,7 +188,9 @@ class CActor:
     def add(
         self, kind: str, name: str, weights: Weights, shapes: dict[str, Shape], *options: float
     ) -> None:
-        """Add a layer to the C object, after its other layers (``NetworkFacts.add_c_layers``).
+        """Add one layer with its weights to the C actor, after its other layers.
+
+        ``NetworkFacts.add_c_layers`` calls this for a network's layers.
 
         Args:
             kind: Kind of layer: the C object's method that adds it.
@@ -211,7 +213,7 @@ class CActor:
     def bind(
         self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
     ) -> tuple[int, int]:
-        """Set the memory that the C function reads and writes, and return the function's address.
+        """Give the C actor a rollout's memory, and return the address of its function that acts.
 
         The arrays stay alive until the next ``bind`` or ``unbind``.
 
@@ -269,11 +271,11 @@ class CActor:
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
-        """End a rollout: release the memory that ``bind`` set."""
+        """End a rollout: release the memory that ``bind`` gave to the C actor."""
         self._bound = []
 
     def seconds(self) -> dict[str, float]:
-        """Return the thread-seconds that this policy's C steps have taken since ``bind``.
+        """Return the thread-seconds that a policy's steps in C have taken since ``bind``.
 
         Keys are ``act`` (entire steps) and ``sample`` (the part that chooses actions).
         """
@@ -281,7 +283,7 @@ class CActor:
 
 
 class CActors:
-    """The steps of several policies in C, each for different agents, in one call per rollout.
+    """Acting steps in C of several policies, each for different agents, in one call per rollout.
 
     The policies share the rollout's memory. Only recurrent states are copied, once per rollout, so
     that the states of a policy's agents are contiguous. ``unbind`` copies them back.
@@ -302,7 +304,7 @@ class CActors:
         self._policy_states: list[Any] = []  # while bound: copy of each policy's states
 
     def prepare(self, weights: Any) -> None:
-        """Copy the weights of all policies into their C objects: see ``CActor.prepare``.
+        """Copy the weights of all policies into their C actors: see ``CActor.prepare``.
 
         Args:
             weights: One tree per policy. Trees that are the same object as in the previous call are
@@ -315,7 +317,7 @@ class CActors:
                 self._prepared[p] = policy_weights
 
     def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
-        """Set the memory that all policies read and write, as ``CActor.bind`` does.
+        """Give a rollout's memory to the C actors of all policies, as ``CActor.bind`` does.
 
         ``states`` (of N agents) changes only in ``unbind``.
         """
@@ -330,7 +332,10 @@ class CActors:
         return self._native.function(), self._native.context()
 
     def unbind(self) -> None:
-        """End a rollout: copy recurrent states to the arrays passed to ``bind``; release memory."""
+        """End a rollout of several C actors: copy recurrent states back, and release memory.
+
+        The states go to the arrays that were passed to ``bind``.
+        """
         targets: Any = leaves(self._states)
         for rows, policy_states in zip(self._rows, self._policy_states, strict=True):
             for target, array in zip(targets, leaves(policy_states), strict=True):
@@ -342,7 +347,7 @@ class CActors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """Return the thread-seconds of ``CActor.seconds``, summed over all policies."""
+        """Return the thread-seconds of all policies' steps in C: the sums of ``CActor.seconds``."""
         by_policy = [actor.seconds() for actor in self._actors]
         return {name: sum(seconds[name] for seconds in by_policy) for name in by_policy[0]}
 
@@ -365,7 +370,7 @@ def _heads(policy: Policy, weights: Weights) -> dict[str, np.ndarray]:
 
 
 def _floats(array: mx.array | np.ndarray, shape: Shape, name: str) -> np.ndarray:
-    """Return a float32 weight as a C-contiguous NumPy array. ValueError if its shape differs."""
+    """Return a policy's weight as a C-contiguous float32 array. ValueError if its shape differs."""
     dtype = str(array.dtype).removeprefix("mlx.core.")
     if dtype != "float32" or array.shape != shape:
         raise ValueError(f"weights: {name}: expected float32 {shape}, found {dtype} {array.shape}")
@@ -400,5 +405,5 @@ def _check(
 
 
 def _address(array: np.ndarray | None) -> int:
-    """Return the address of an array's memory, or 0 for None."""
+    """Return the memory address of a NumPy array, or 0 for None."""
     return 0 if array is None else array.ctypes.data

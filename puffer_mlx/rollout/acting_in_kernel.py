@@ -28,7 +28,7 @@ UNWRITTEN_LOGPROB = 12345.0  # value of a log-probability that isn't written yet
 
 
 class ActingInKernel:
-    """Collects rollouts with one kernel launch per step: a ``RolloutBackend`` for GPUs.
+    """Collects rollouts in which a GPU kernel acts, by one launch per step: a ``RolloutBackend``.
 
     One half of the agents acts while the environments of the other half step.
 
@@ -69,7 +69,7 @@ class ActingInKernel:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """Fill a rollout buffer: see ``RolloutBackend.collect``."""
+        """Collect a rollout that acts by a GPU kernel: see ``RolloutBackend.collect``."""
         kernel = self._kernel
         timer = self._timer
         stream = self._streams()[0]
@@ -118,7 +118,10 @@ class ActingInKernel:
         return after
 
     def _policy_blocks(self, shards: int) -> Sequence[PolicyBlocks | None]:
-        """Return each shard's policy blocks, cached; without self-play, None for each shard."""
+        """Return the thread blocks by policy for each shard of the agents, cached.
+
+        Without self-play, None for each shard.
+        """
         if self._assignment is None:
             return [None] * shards
         if shards not in self._blocks:
@@ -128,7 +131,7 @@ class ActingInKernel:
         return self._blocks[shards]
 
     def _weights(self, weights: Any) -> mx.array:
-        """Return the weights of all policies in the kernel's layout, cached per policy."""
+        """Pack the weights of all policies for the GPU kernel, cached per policy."""
         if self._assignment is None:
             return self._kernel.pack_weights(weights)
         packed = self._packed_weights(weights)
@@ -136,7 +139,7 @@ class ActingInKernel:
 
 
 def blocks_of_agents(policies: np.ndarray, agents: int) -> PolicyBlocks:
-    """Divide agents into blocks of threads, such that one policy plays all agents of a block.
+    """Divide agents into thread blocks, such that one policy plays all agents of a block.
 
     Args:
         policies: (n,), policy of each agent. A policy may have no agents.

@@ -21,12 +21,12 @@ Streams = Callable[[], list[mx.Stream]]  # returns streams of the thread that co
 
 
 def one_shard_per_group(groups: int) -> int:
-    """Return the number of shards of the agents for acting on a CPU: one per group."""
+    """Return into how many shards a CPU divides the agents to act: one per group."""
     return groups
 
 
 def shards_for_gpu(groups: int) -> int:
-    """Return the number of shards of the agents for acting on a GPU.
+    """Return into how many shards a GPU divides the agents to act.
 
     It is the smallest divisor of ``groups`` above 1: two shards are enough to overlap acting with
     stepping, and each launch has a fixed cost.
@@ -60,7 +60,7 @@ def run_pipelined(
     pending: tuple[int, int, Any] | None = None  # step, shard and arrays that are being computed
 
     def finish(t: int, shard: int, chosen: Any) -> None:
-        """Wait for the actions of a shard, and send them to its environments."""
+        """Wait for the actions of a shard of the agents, and send them to its environments."""
         mx.eval(chosen)
         timer.lap("eval_act")
         if timeline:
@@ -75,7 +75,7 @@ def run_pipelined(
         timer.lap("eval_env")
 
     def wait_for_environments(t: int, shard: int) -> None:
-        """Wait until a shard's environments have written row t."""
+        """Wait until the environments of a shard of agents have written row t of the rollout."""
         steps[t - 1][shard].wait()  # for t = 0: steps from before the rollout
         timer.lap("eval_env")
         if timeline and t:
@@ -145,7 +145,7 @@ class ActingInMLX:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """Fill a rollout buffer: see ``RolloutBackend.collect``."""
+        """Collect a rollout that acts through MLX: see ``RolloutBackend.collect``."""
         timer = self._timer
         streams = self._streams()
         T = buffer.horizon
@@ -190,7 +190,7 @@ class ActingInMLX:
 
 
 def step_by_policy(act: Callable[..., Any], policies: np.ndarray) -> Callable[..., Any]:
-    """Return a function that computes one step of n agents that several policies play.
+    """Return a function for one step of n agents that several policies play, in self-play.
 
     Args:
         act: Result of ``compile_act`` for several policies.
@@ -212,7 +212,7 @@ def step_by_policy(act: Callable[..., Any], policies: np.ndarray) -> Callable[..
 
 
 def concat_states(states: list[State], groups: range) -> State:
-    """Concatenate the recurrent states of several groups. A GPU does this in one launch.
+    """Concatenate the recurrent states of several groups of agents. A GPU does this in one launch.
 
     Args:
         states: State of each group.
@@ -233,7 +233,9 @@ def concat_states(states: list[State], groups: range) -> State:
 
 
 def split_states(state: State, groups: int) -> list[State]:
-    """Return views of the recurrent state of each group: the inverse of ``concat_states``.
+    """Split the recurrent state of all agents into views per group.
+
+    The inverse of ``concat_states``.
 
     Args:
         state: Recurrent state of all agents.

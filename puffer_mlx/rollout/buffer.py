@@ -35,7 +35,7 @@ from puffer_mlx.vec.base import PreparedStep, PreparesSteps, Rows, VecEnv
 
 
 def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
-    """Return an MLX array of zeros and a writable NumPy view of its memory."""
+    """Allocate an MLX array of zeros. Returns it and a writable NumPy view of its memory."""
     array = mx.zeros(shape, dtype)
     mx.eval(array)
     view = np.asarray(array)
@@ -63,7 +63,7 @@ class Views(NamedTuple):
 
 
 class StepArrays(NamedTuple):
-    """The arrays that a policy reads and writes in one step of n adjacent agents.
+    """The rollout buffer's arrays that a policy reads and writes in one step of n adjacent agents.
 
     The fields before ``views`` have the order of the arguments of ``StepOnGPU.act``.
     """
@@ -79,7 +79,7 @@ class StepArrays(NamedTuple):
 
 
 class RolloutBuffer:
-    """Memory of one rollout: T steps of N agents in Q groups.
+    """Memory of one rollout, observations to values: T steps of N agents in Q groups.
 
     Args:
         spec: Observations and actions of the environments.
@@ -148,7 +148,7 @@ class RolloutBuffer:
         self.fields = {name: getattr(self, name) for name in names.split()}
 
     def step_arrays(self, count: int) -> list[list[StepArrays]]:
-        """Return the arrays that a policy reads and writes, by step t < T and shard. Cached.
+        """Return the arrays that a policy reads and writes, for each step t < T and shard. Cached.
 
         Args:
             count: Number of equal shards of the agents.
@@ -161,7 +161,7 @@ class RolloutBuffer:
         return self._step_arrays[count]
 
     def steps(self, environments: VecEnv, count: int) -> list[list[PreparedStep]]:
-        """Return the prepared environment steps, by step t < T and shard. Cached.
+        """Return objects that step the environments, for each step t < T and shard. Cached.
 
         Step t reads the actions of row t, and writes row t + 1.
 
@@ -179,7 +179,7 @@ class RolloutBuffer:
         return self._steps[key]
 
     def groups_of(self, count: int) -> list[range]:
-        """Return the indices of the groups in each of ``count`` equal shards."""
+        """Return the indices of the groups of agents in each of ``count`` equal shards."""
         each = len(self.groups) // count
         return [range(shard * each, (shard + 1) * each) for shard in range(count)]
 
@@ -224,7 +224,7 @@ class RolloutBuffer:
         self.fields["observations"] = self._device_copy
 
     def mark(self) -> None:
-        """Mark the rows 1 to T - 1 as unwritten, before environments write them.
+        """Mark rows 1 to T - 1 of the rollout as unwritten, before environments write them.
 
         During the rollout, ``written_fraction`` and ``written_steps`` count marked rows that are
         overwritten.
@@ -232,7 +232,7 @@ class RolloutBuffer:
         self._terminals[1:-1] = UNWRITTEN_TERMINAL
 
     def mark_last(self) -> None:
-        """Mark row T as unwritten, so that ``written_steps`` counts the last step, too.
+        """Mark row T of the rollout as unwritten: ``written_steps`` then counts the last step, too.
 
         This overwrites the terminals of row T. If the rollout fails, ``restore`` must replace them.
         """
@@ -240,12 +240,12 @@ class RolloutBuffer:
 
     @property
     def written_steps(self) -> np.ndarray:
-        """Number of steps of each agent that the environments wrote since ``mark``, (N,) int."""
+        """Number of steps of each agent that environments wrote in this rollout, (N,) int."""
         unwritten = self._terminals[1:] == UNWRITTEN_TERMINAL
         return np.where(unwritten.any(0), unwritten.argmax(0), self.horizon)
 
     def env_outputs_after(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the environments' outputs after another number of steps for each agent.
+        """Return what environments wrote after a given number of steps of each agent, by field.
 
         Args:
             steps: (N,) int, number of steps of each agent, 0 to T.
@@ -258,7 +258,9 @@ class RolloutBuffer:
         return {name: array[steps, agents] for name, array in rows if array is not None}
 
     def excerpt(self, begin: int, end: int) -> "RolloutBuffer":
-        """Return a new rollout buffer with a copy of the steps ``begin`` <= t < ``end``.
+        """Return a new rollout buffer with a copy of what environments wrote in some of the steps.
+
+        These are the steps ``begin`` <= t < ``end``: the rows ``begin`` to ``end``, both included.
 
         It contains what environments wrote: the rows ``begin`` to ``end``, both included.
         """
@@ -270,7 +272,7 @@ class RolloutBuffer:
 
     @property
     def written_fraction(self) -> float | None:
-        """Progress of a rollout: the fraction of marked steps that are written, 0 to 1.
+        """Progress of a rollout: the fraction of its steps that environments have written, 0 to 1.
 
         None for rollouts of one step.
         """
@@ -281,7 +283,10 @@ class RolloutBuffer:
         return self.rows.select(t, agents)
 
     def reset(self, vec: VecEnv) -> None:
-        """Reset all environments. The next rollout begins with the observations they return."""
+        """Reset all environments, which write their first observations into the rollout buffer.
+
+        The next rollout begins with them.
+        """
         vec.reset(self._rows(self.horizon))
 
     def begin(self, previous: "RolloutBuffer") -> None:
@@ -295,7 +300,7 @@ class RolloutBuffer:
                 np.copyto(to[0], source[previous.horizon])
 
     def env_outputs(self, row: int = -1) -> dict[str, mx.array]:
-        """Return a copy of what the environments wrote to one row, by field.
+        """Return a copy of the observations, rewards and other fields in one row of the rollout.
 
         Args:
             row: Index of the row; by default T, with which the next rollout begins.
@@ -304,7 +309,7 @@ class RolloutBuffer:
         return {name: mx.array(array) for name, array in arrays.items() if array is not None}
 
     def restore(self, outputs: Mapping[str, mx.array | np.ndarray]) -> None:
-        """Overwrite row T, with which the next rollout begins.
+        """Overwrite the rollout's last row, T, with which the next rollout begins.
 
         Args:
             outputs: Result of ``env_outputs`` or ``env_outputs_after``.
@@ -314,7 +319,7 @@ class RolloutBuffer:
                 np.copyto(array, np.asarray(outputs[name]))
 
     def record(self, step: StepArrays, rows: np.ndarray) -> None:
-        """Store the actions, log-probabilities and values of one step of n agents.
+        """Store the actions, log-probabilities and values of one step of n agents in the rollout.
 
         Args:
             step: Arrays of the step.

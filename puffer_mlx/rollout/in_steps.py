@@ -27,7 +27,7 @@ MAX_SPREAD_WARPS = 512  # warps among which few environments are spread; they fi
 
 
 class RolloutInSteps:
-    """Run rollouts on a GPU, in a few launches per step; same interface as ``RolloutOnGPU``.
+    """Runs rollouts on a GPU in a few launches per step, with the interface of ``RolloutOnGPU``.
 
     Args:
         policy: The acting policy.
@@ -57,23 +57,23 @@ class RolloutInSteps:
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:
-        """Return the precision of the weights with which a policy acts for n agents."""
+        """Return the precision of the weights of the acting policy: "fp32", "bf16" or "fp16"."""
         return self.acting_precision
 
     def pack_weights(self, weights: Any, n: int) -> Any:
-        """Return a policy's weights unchanged: ``launch`` needs no other layout."""
+        """Return a policy's weights unchanged, as rollouts in steps need no other layout."""
         return weights
 
     def pack_states(self, *groups: State) -> State:
-        """Concatenate the recurrent states of groups of agents, for ``launch``."""
+        """Concatenate the recurrent states of groups of agents, as ``launch`` takes them."""
         return concat_states([*groups], range(len(groups)))
 
     def unpack_state(self, states: State) -> State:
-        """Return the recurrent states that ``launch`` returned unchanged: they aren't packed."""
+        """Return the agents' recurrent states unchanged, as rollouts in steps don't pack them."""
         return states
 
     def nbytes(self, horizon: int, agents: int) -> int:
-        """Return a lower bound of the memory of a rollout, in bytes.
+        """Return a lower bound of a GPU rollout's memory, in bytes.
 
         It includes each row twice, as a step's output and in the stacked result, and the
         environments before and after a step.
@@ -100,7 +100,7 @@ class RolloutInSteps:
         structs: mx.array,
         arrived: EnvOutputs,
     ) -> DeviceRollout:
-        """Run a rollout of T steps of N agents: see ``RolloutOnGPU.launch``."""
+        """Run a GPU rollout of T steps of N agents, step by step: see ``RolloutOnGPU.launch``."""
         log = self.game.log
         end = log + self.game.logs
         # Logs begin empty in each call, because the host adds up the logs of all calls.
@@ -139,7 +139,7 @@ class RolloutInSteps:
     def _step_once(
         self, act: Any, weights: Any, states: State, noise: mx.array, games: mx.array, last: Any
     ) -> Any:
-        """Compute one step of the policy, and one step of all environments on the GPU.
+        """Compute one step of the policy and one step of all environments on the GPU.
 
         Args:
             act: The policy's step, from ``compile_act``.
@@ -161,7 +161,7 @@ class RolloutInSteps:
     def _step_environments(
         self, actions: mx.array, games: mx.array, observations: mx.array, mask: mx.array | None
     ) -> list[mx.array]:
-        """Step all environments in one launch.
+        """Step all environments on the GPU, in one launch.
 
         Args:
             actions: (N, heads).

@@ -47,11 +47,11 @@ GPURollouts = RolloutOnGPU | RolloutInSteps
 
 
 class GPUError(UserError):
-    """Error: macOS stopped a computation on the GPU, and also its retry in smaller launches."""
+    """Error: macOS stopped a rollout on the GPU, and also its retry in smaller launches."""
 
 
 def device_env(environments: VecEnv) -> DeviceEnv | None:
-    """Return the code of environments for a GPU, or None when a GPU can't step them."""
+    """Return the source code and sizes of environments for a GPU, or None if it can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
     owners, _ = environments.declared_policies()
@@ -70,7 +70,7 @@ def rollouts_in_one_launch(
     precision: str = "",
     assignment: PolicyAssignment | None = None,
 ) -> RolloutOnGPU | None:
-    """Return an object that runs a rollout in one launch, or None when the policy doesn't fit.
+    """Return an object that runs GPU rollouts in one launch, or None if the policy doesn't fit.
 
     See ``rollouts_on_gpu`` for the arguments.
     """
@@ -93,7 +93,7 @@ def rollouts_in_steps(
     precision: str = "",
     assignment: PolicyAssignment | None = None,
 ) -> RolloutInSteps | None:
-    """Return an object that runs rollouts in a few launches per step.
+    """Return an object that runs GPU rollouts in a few launches per step.
 
     Returns None when a GPU can't step the environments.
 
@@ -111,7 +111,7 @@ def rollouts_on_gpu(
     precision: str = "",
     assignment: PolicyAssignment | None = None,
 ) -> GPURollouts | None:
-    """Return an object that runs rollouts on a GPU, or None when that is impossible.
+    """Return an object that runs rollouts (policy and environments) on a GPU, or None.
 
     It uses one launch per rollout if the policy fits, otherwise a few launches per step.
 
@@ -127,12 +127,12 @@ def rollouts_on_gpu(
 
 
 def _last_row(array: mx.array) -> mx.array:
-    """Return the last row of an array as a view. Indexing would copy the row."""
+    """Return the last row of an MLX array as a view. Indexing would copy the row."""
     return mx.take(array, len(array) - 1, 0)
 
 
 class EnvSnapshot(NamedTuple):
-    """Snapshot of the environments between two rollouts."""
+    """State and last outputs of all environments between two GPU rollouts, to return to later."""
 
     structs: mx.array  # (E, words) int32
     actions: mx.array  # (N, heads), actions of the last step
@@ -167,7 +167,7 @@ class EnvironmentsOnGPU:
 
     @property
     def structs(self) -> mx.array:
-        """The structs of all environments, (E, words) int32."""
+        """State of all environments as C structs, (E, words) int32."""
         if self.stepped is not None:
             return self.stepped.structs
         return mx.array(self._side.take())
@@ -183,12 +183,15 @@ class EnvironmentsOnGPU:
         self._log = log
 
     def rollback(self, stepped: EnvSnapshot | None) -> None:
-        """Set the environments back to a snapshot; None for the host's state. Drops the log."""
+        """Return the environments to a snapshot; None for the host's state. Drops the log."""
         self.stepped = stepped
         self._log = None
 
     def reset(self, out: Rows) -> None:
-        """Reset all environments, and write their first observations: see ``VecEnv.reset``."""
+        """Reset all environments on the host, and write their first observations.
+
+        See ``VecEnv.reset``.
+        """
         self._vec.reset(out)
         self.stepped = self._log = None
 
@@ -198,13 +201,19 @@ class EnvironmentsOnGPU:
         return self._vec.log() if log is None else self.read(log)
 
     def take_log(self) -> mx.array | None:
-        """Return the environments' log of the last rollout for ``read``, and remove it here."""
+        """Return the environments' log of the last GPU rollout, and remove it from this object.
+
+        ``read`` converts the log to metrics.
+        """
         log = self._log
         self._log = None
         return log
 
     def read(self, log: mx.array) -> dict[str, float]:
-        """Return the environments' metrics from a log of ``take_log``; waits for the GPU."""
+        """Convert the log of a GPU rollout to the environments' metrics. Waits for the GPU.
+
+        The log is the result of ``take_log``.
+        """
         self._side.add_log(np.array(log))
         return self._vec.log()
 
@@ -213,7 +222,7 @@ class EnvironmentsOnGPU:
         return self._vec.state() if self.stepped is None else self.state_of(self.stepped)
 
     def state_of(self, stepped: EnvSnapshot) -> np.ndarray | None:
-        """Return the environments' state at a snapshot, as ``state`` does for the newest one."""
+        """Return the environments' state at a snapshot, in the format of a checkpoint."""
         rows = (None if each is None else np.array(each) for each in stepped.arrived)
         structs = np.array(stepped.structs)
         self._side.give(structs, np.array(stepped.actions), Rows(*rows))  # type: ignore
@@ -269,13 +278,13 @@ class BufferOnGPU:
 
     @property
     def observations(self) -> mx.array:
-        """Observations of the last rollout, (T, N, D); zeros before the first rollout."""
+        """Observations of the last GPU rollout, (T, N, D); zeros before the first rollout."""
         if self._observations is None:  # not cached, as other threads couldn't evaluate it
             return mx.zeros(*self._empty)
         return self._observations
 
     def reset(self, vec: Any) -> None:
-        """Reset all environments. The next rollout begins with the observations they return.
+        """Reset all environments, and begin the next rollout with the observations they return.
 
         Args:
             vec: ``EnvironmentsOnGPU``.
@@ -285,14 +294,14 @@ class BufferOnGPU:
         self.last = EnvOutputs(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
 
     def begin(self, previous: "BufferOnGPU") -> None:
-        """Begin a rollout with the last environment outputs of the previous one."""
+        """Begin a rollout with the environments' last outputs of the previous rollout."""
         self.first = previous.last
         if previous is not self:  # this buffer's old arrays are no longer used
             self.fields = {}
             self._observations = previous._observations
 
     def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
-        """Store the arrays of a rollout in this buffer.
+        """Store the arrays of a GPU rollout in this buffer.
 
         Args:
             fields: Arrays that training reads, by name.
@@ -303,7 +312,7 @@ class BufferOnGPU:
         self._observations = fields["observations"]
 
     def env_outputs(self, row: int = -1) -> dict[str, mx.array]:
-        """Return what the environments wrote before or after a rollout, by field.
+        """Return what the environments wrote before or after the rollout in this buffer, by field.
 
         Args:
             row: 0 for the outputs before the first action, otherwise those after the last action.
@@ -312,7 +321,7 @@ class BufferOnGPU:
         return {name: array for name, array in outputs.items() if array is not None}
 
     def restore(self, outputs: dict[str, mx.array]) -> None:
-        """Begin the next rollout with the result of ``env_outputs``."""
+        """Begin the next rollout with saved environment outputs, the result of ``env_outputs``."""
         self.last = EnvOutputs(**{"masks": None, **outputs})
 
 
@@ -358,7 +367,7 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """Fill a ``BufferOnGPU``: see ``RolloutBackend.collect``.
+        """Collect a rollout on a GPU, environments included: see ``RolloutBackend.collect``.
 
         Raises:
             GPUError: If macOS stopped a launch and also a shorter one.
@@ -428,7 +437,7 @@ class RolloutsOnGPU:
         return after
 
     def _in_one_launch(self, groups: int, *inputs: Any) -> tuple[Any, ...]:
-        """Compute a rollout in one launch. ``mx.compile`` accepts this: no result is None.
+        """Compute a GPU rollout in one launch. ``mx.compile`` accepts this, as no result is None.
 
         Args:
             groups: Number of groups of agents.
@@ -451,7 +460,7 @@ class RolloutsOnGPU:
         structs: mx.array,
         first: EnvOutputs,
     ) -> tuple[list[DeviceRollout], EnvOutputs, mx.array]:
-        """Compute a rollout in launches of ``steps`` steps.
+        """Compute a GPU rollout in several launches of ``steps`` steps each.
 
         Returns:
             The launches' results, the last environment outputs, and sums of logs.
@@ -472,7 +481,7 @@ class RolloutsOnGPU:
     def _join(
         self, launches: list[DeviceRollout], groups: int
     ) -> tuple[dict[str, Any], list[State], mx.array]:
-        """Join the results of the launches of a rollout.
+        """Join the results of several GPU launches into those of one rollout.
 
         Returns:
             The rollout's fields that aren't None, each group's states, and the last actions.
@@ -485,7 +494,7 @@ class RolloutsOnGPU:
     def _launch(
         self, weights: Any, states: Any, noise: mx.array, structs: mx.array, first: EnvOutputs
     ) -> tuple[DeviceRollout, EnvOutputs, mx.array]:
-        """Launch ``len(noise)`` steps of the policy and the environments.
+        """Launch ``len(noise)`` steps of the policy and the environments on the GPU.
 
         Returns:
             The launch's results, the last environment outputs, and sums of logs.
@@ -506,7 +515,7 @@ class RolloutsOnGPU:
     def _measure_steps(
         self, stream: Any, weights: Any, states: Any, noise: mx.array, *rest: Any
     ) -> int:
-        """Return the number of steps that fit into ``LAUNCH_SECONDS``, by timing a launch."""
+        """Return how many steps a GPU computes in ``LAUNCH_SECONDS``, by timing a launch."""
         noise = noise[:PROBE_STEPS]
         mx.eval(states, noise)
         seconds = 0.0

@@ -25,7 +25,7 @@ MAX_OPPONENTS = 8  # in PufferLib 4.0 and 5.0
 
 
 class WeightCache:
-    """Cache a function of policy weights, one entry per policy.
+    """Caches the results of a function of policy weights, one entry per policy.
 
     The function is called again when a policy has new weights.
 
@@ -38,7 +38,7 @@ class WeightCache:
         self._entries: list[tuple[Any, Any]] = []  # (weights, value) of the previous call
 
     def __call__(self, policies: Sequence[Any]) -> list[Any]:
-        """Return the function's value for each policy. Calls it only for new weights."""
+        """Return the cached function's value for each policy. Calls it only for new weights."""
         entries = []
         for weights in policies:
             entry = next((entry for entry in self._entries if entry[0] is weights), None)
@@ -48,7 +48,7 @@ class WeightCache:
 
 
 class PolicyAssignment(NamedTuple):
-    """Assignment of policies to the N agents of E environments, in self-play."""
+    """Assignment in self-play: which policy plays each of the N agents of E environments."""
 
     policy: np.ndarray
     """(N,) int32, policy of each agent: 0 is the learner, b > 0 is opponent b."""
@@ -59,7 +59,7 @@ class PolicyAssignment(NamedTuple):
 
     @property
     def learners(self) -> np.ndarray:
-        """Indices of the learner's L agents, (L,) int32 ascending."""
+        """Indices of the L agents that the learner plays in self-play, (L,) int32 ascending."""
         return self.rows(0)
 
     @property
@@ -77,7 +77,7 @@ class PolicyAssignment(NamedTuple):
 
 
 def assign_in_blocks(vec: VecEnv, opponents: int, fraction: float) -> PolicyAssignment:
-    """Assign opponents to blocks of environments, as PufferLib 4.0 does.
+    """Assign opponents to agents in self-play, by blocks of environments, as PufferLib 4.0 does.
 
     Each opponent gets one block in every buffer and plays half of the agents in it. The learner
     plays all other agents.
@@ -112,7 +112,7 @@ def assign_in_blocks(vec: VecEnv, opponents: int, fraction: float) -> PolicyAssi
 
 
 def assign_as_declared(vec: VecEnv, opponents: int, fraction: float) -> PolicyAssignment:
-    """Assign opponents to the agents that environments declare, as PufferLib 5.0 does.
+    """Assign opponents to agents in self-play, as the environments declare: PufferLib 5.0's way.
 
     The last environments of each buffer are historical.
 
@@ -143,7 +143,7 @@ def assign_as_declared(vec: VecEnv, opponents: int, fraction: float) -> PolicyAs
 
 
 def set_tags(vec: VecEnv, assignment: PolicyAssignment) -> None:
-    """Pass each environment the largest policy index in it, if it supports such tags.
+    """Tell each environment the largest index of the policies that play in it, if it supports tags.
 
     Call this before a reset, and after ``restore``, because saved states contain older tags.
     """
@@ -152,7 +152,7 @@ def set_tags(vec: VecEnv, assignment: PolicyAssignment) -> None:
 
 
 def _declared_policies(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the environment and the declared policy of each agent, (N,) each.
+    """Return each agent's environment and the policy that the environment declares, (N,) each.
 
     The second array is None when the environments declare no policies.
     """
@@ -188,7 +188,9 @@ def _team_size(vec: VecEnv, counts: np.ndarray) -> int:
 def _second_halves(
     environments: np.ndarray, counts: np.ndarray, tags: np.ndarray
 ) -> PolicyAssignment:
-    """Assign the second half of each environment's agents to the opponent in ``tags``.
+    """Let opponents play the second half of the agents of each environment, in self-play.
+
+    Returns the policy of each agent.
 
     Args:
         environments: (N,), environment of each agent.
@@ -203,7 +205,9 @@ def _second_halves(
 
 
 def _historical_indices(vec: VecEnv, counts: np.ndarray, fraction: float) -> np.ndarray:
-    """Return the index of each historical environment among those of its buffer, (E,).
+    """Return the number of each historical environment among those of its buffer, (E,).
+
+    Opponents play in historical environments only.
 
     Historical are the last environments of each buffer. Other environments have the index -1.
 
@@ -228,7 +232,7 @@ def _is_valid_count(opponents: int) -> bool:
 def _check_policies(
     vec: VecEnv, assignment: PolicyAssignment, opponents: int, fraction: float
 ) -> None:
-    """Raise UserError if a policy plays no agent, or an agent has an unknown policy."""
+    """Raise UserError if a self-play policy plays no agent, or an agent has an unknown policy."""
     if not _is_valid_count(opponents):
         raise UserError(
             f"vec.num_policies is {opponents + 1}",

@@ -27,7 +27,7 @@ from puffer_mlx.vec.base import FinalObservations, ReportsFinalObservations, Vec
 
 
 def env_with_final_observations(config: Config, vec: VecEnv) -> ReportsFinalObservations | None:
-    """Return the environments if ``add_final_values`` applies to them, else None.
+    """Return the environments if values are added to rewards at time limits, else None.
 
     It applies if ``train.bootstrap_truncated`` is True and the environments report an episode's
     last observation separately from the rollout's rows.
@@ -40,7 +40,7 @@ def env_with_final_observations(config: Config, vec: VecEnv) -> ReportsFinalObse
 
 
 def without_reward_clip(config: Config) -> Config:
-    """Return a configuration without reward clipping, as ``add_final_values`` clips already."""
+    """Return the configuration without reward clipping, as ``add_final_values`` clips already."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 
 
@@ -52,7 +52,7 @@ def add_final_values(
     states: list[Any],
     config: Config,
 ) -> None:
-    """Clip a rollout's rewards, and add the values of the episodes that a time limit ended.
+    """Clip a rollout's rewards, and add the final value where a time limit ended an episode.
 
     Args:
         buffer: The rollout; its rewards are changed in place.

@@ -29,7 +29,7 @@ def rollouts_agree(
     weights: Any,
     assignment: PolicyAssignment | None = None,
 ) -> bool:
-    """Return True if a GPU's rollouts equal the host's.
+    """Check GPU rollouts against the host's. Returns True if they are equal.
 
     The first call on a machine compares ``VERIFIED_STEPS`` steps, then restores the environments'
     state. Later calls return the stored answer.
@@ -62,7 +62,7 @@ def _rollout(
     assignment: PolicyAssignment | None,
     weights: Any,
 ) -> list[mx.array | None]:
-    """Collect a rollout on the GPU or on the host, and return the fields to compare.
+    """Collect a rollout on the GPU or the host, and return its fields, to compare both.
 
     ``verification.Verified`` calls this function for both, and switches ``GPU_ROLLOUTS``.
 

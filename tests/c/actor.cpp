@@ -47,7 +47,7 @@ static Rollout rollout(Memory& memory, bool bytes) {
   return to;
 }
 
-// Add a layer. Returns the number of its states.
+// Add a network layer of a kind to an actor. Returns the number of its recurrent states.
 static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   Floats wide = normals(size_t(8) * H * H), narrow = normals(size_t(8) * H);
   const float *weight = wide.data(), *bias = narrow.data();
@@ -59,7 +59,7 @@ static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   return 1;
 }
 
-// Add an encoder and layers. Returns the number of their states.
+// Add an encoder and two network layers to an actor. Returns the number of their recurrent states.
 static int add_features(Actor& actor, const std::string& kind, int H) {
   int states = 0;
   actor.add(make_dense(normals(size_t(H) * D).data(), nullptr, H, D, Activation::kNone));
@@ -68,8 +68,8 @@ static int add_features(Actor& actor, const std::string& kind, int H) {
   return states;
 }
 
-// Return true if an actor computes the same for some of the agents (neighbours and others) as for all, and changes
-// nothing for the rest.
+// Return true if an actor computes the same for some of the agents (neighbours and others) as for all, and changes nothing for the
+// rest.
 static bool for_some(Actor& actor, const Memory& start, const Memory& whole, bool bytes, int H, int heads) {
   std::vector<int32_t> rows;
   for (int agent = 0; agent < N; ++agent)

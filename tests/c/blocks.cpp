@@ -75,7 +75,8 @@ static int run_block(uint b, uint here, uint size, uint turn, Kernel* kernel, co
     if (block.waiting != here) return 0;
   }
 }
-// Run the blocks of a kernel, `together` neighbouring ones at a time, each in a thread with separate shared memory.
+// Run the thread blocks of an emulated kernel, `together` neighbouring ones at a time, each in a thread with separate shared
+// memory.
 int run_blocks(uint threads, uint size, uint turn, uint together, Kernel* kernel, const void* given) {
   uint blocks = (threads + size - 1) / size;
   if (together == 1) {

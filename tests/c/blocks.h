@@ -13,7 +13,7 @@ struct Place { uint3 grid, block, me; };
 void meet();          // a barrier of the block's threads
 void meet_cluster();  // a barrier of all blocks that run together
 typedef void Kernel(const void* given, Place at);
-// Return true if at every barrier all threads of a block met, or none did.
+// Run the thread blocks of an emulated kernel. Returns true if at every barrier all threads of a block met, or none did.
 int run_blocks(uint threads, uint size, uint turn, uint together, Kernel* kernel, const void* given);
 
 template <class Function>

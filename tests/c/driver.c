@@ -20,13 +20,13 @@ typedef struct {
     double episodes;
 } Reader;
 
-// A choice of a head, or a number from -2 to 2 if it is continuous, of size 1.
+// Return a random action for a head: a choice, or a number from -2 to 2 if it is continuous (size 1).
 static float draw_action(int size, unsigned int* random) {
     const int number = puffer_rand_r(random);
     return size == 1 ? (float)(number % 401 - 200) / 100.0f : (float)(number % size);
 }
 
-// A state in memory of exactly its size, or NULL.
+// Save the environments' state in memory of exactly its size; NULL if that fails.
 static unsigned char* save(PufferVec* vec, int64_t* size) {
     int64_t needed = puffer_save(vec, NULL, -1);
     unsigned char* state = NULL;
@@ -40,7 +40,7 @@ static unsigned char* save(PufferVec* vec, int64_t* size) {
     return state;
 }
 
-// Episodes that ended since they were counted last.
+// Return the number of episodes that ended since the last call.
 static double count_episodes(PufferVec* vec) {
     const char* keys[64];
     double values[64];
@@ -52,7 +52,8 @@ static double count_episodes(PufferVec* vec) {
     return count;
 }
 
-// Saving now and then only: it stops all groups, and steps must have the time to meet.
+// Read logs and sometimes save the state in a second thread, until stopped. Saving is rare, because it stops all groups, and steps
+// must have the time to meet.
 static void* read_on(void* argument) {
     Reader* reader = argument;
     for (int round = 0; !atomic_load(&stop); round++) {
@@ -84,7 +85,7 @@ static void play(void* context, int t, int first, int count) {
     }
 }
 
-// Two whole rollouts, into memory of exactly their size; and one that is stopped.
+// Check two complete rollouts into memory of exactly their size, and one that is stopped.
 static bool collects(PufferVec* vec, const int* spec, int agents) {
     enum { STEPS = 20, SPANS = 8 };
     const size_t n = (size_t)agents;
@@ -123,7 +124,7 @@ static bool collects(PufferVec* vec, const int* spec, int agents) {
     return right;
 }
 
-// A part of a state must be refused, and the whole must come back as the same bytes.
+// Check that restoring refuses a part of a state, and that the whole state comes back as the same bytes.
 static bool restores(PufferVec* vec, const unsigned char* state, int64_t size) {
     char text[512];
     const int64_t cuts[] = {0, 16, 32, 48, 64, size / 32 * 16, size - 16};

@@ -32,8 +32,8 @@ static void expect(bool right, const std::string& what) {
   std::_Exit(1);
 }
 
-// One batch: every part is run once, by at most `width` threads, the caller being the only one if that is 1; plain
-// memory that a part writes is the caller's to read afterwards.
+// Run one batch in the pool and check it: every part is run once, by at most `width` threads, the caller being the only one if that
+// is 1; plain memory that a part writes is the caller's to read afterwards.
 static void run_batch(int parts, int width) {
   std::vector<int> times(parts, 0);
   std::mutex mutex;
@@ -60,8 +60,7 @@ static void many_callers(int callers, int batches) {
   for (auto& thread : threads) thread.join();
 }
 
-// Batches of as many parts as they may have threads, one for each caller: no part ends before all of all batches have
-// begun.
+// Check that batches of several callers run at once: no part ends before all parts of all batches have begun.
 static void all_at_once(int callers, int width) {
   std::mutex mutex;
   std::condition_variable met;
@@ -80,8 +79,8 @@ static void all_at_once(int callers, int width) {
   for (auto& thread : threads) thread.join();
 }
 
-// A batch whose parts are callers of batches: they'd never end, were batches run one after the other, or did a batch
-// need a helper that is busy elsewhere.
+// Check that a batch's parts may run batches themselves. They'd never end if batches ran one after the other, or if a batch needed
+// a helper that is busy elsewhere.
 static void one_inside_the_other() {
   Pool::shared().run(3, 3, [](int) { run_batch(50, 3); });  // each part a caller itself
 }
@@ -101,7 +100,8 @@ static void a_part_throws() {
   run_batch(20, 4);
 }
 
-// A thread hands operations to a stream's as evaluation does, the depth changing all the time.
+// Check that at most the allowed number of operations is in flight. A thread hands them to a stream's thread as evaluation does,
+// while the limit changes all the time.
 static void few_under_way(int operations) {
   puffer::StreamLimits limits;
   std::mutex mutex;
@@ -140,7 +140,7 @@ static void few_under_way(int operations) {
   expect(counted == 0, "some never left");
 }
 
-// Lifting the limit lets a waiting thread continue.
+// Check that lifting a stream's limit lets a waiting thread continue.
 static void a_limit_is_lifted() {
   puffer::StreamLimits limits;
   limits.set_max_in_flight(1);

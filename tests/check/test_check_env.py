@@ -48,7 +48,7 @@ LONG = ("speed", "training", "pictures")  # pictures: faulty has none
 
 
 def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> dict[str, list]:
-    """Return the findings of the items, in this process."""
+    """Run all check-env items on an environment in this process; return findings by item."""
     env = EnvUnderTest(load(str(name), options), seconds, 2)
     broken: set[str] = set()
     return {i.name: run_item(i, broken, env) for i in ITEMS if i.name not in without}
@@ -76,7 +76,7 @@ def test_an_episode_that_ends_with_the_last_step_of_the_play_counts_everywhere()
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:
-    """Return the items with a warning or a failure."""
+    """Return the check-env items whose worst finding is a warning or a failure."""
     return {n: worst_verdict(f) for n, f in found.items() if worst_verdict(f) in (WARN, FAIL)}
 
 
@@ -89,7 +89,7 @@ def said(found: dict[str, list]) -> str:
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Return a function that compiles the faulty environment with macros."""
+    """Return a function that makes a faulty C environment, its faults chosen by macros."""
 
     @functools.cache
     def make(*macros: str) -> Path:
@@ -200,7 +200,7 @@ def test_few_agents_are_played_if_they_need_much_memory(monkeypatch, size, each,
 
 
 def env_that_saw(spec: EnvSpec, low: np.ndarray, high: np.ndarray, name: str) -> Any:
-    """Return an environment with these extreme observations."""
+    """Return a stand-in for an environment whose observations had these extremes."""
     config = load(name)
     observed = SimpleNamespace(not_finite=None, low=low, high=high, steps=9)
     full = SimpleNamespace(spec=spec)

@@ -96,7 +96,10 @@ def test_healthy_machine_passes(tmp_path):
 
 
 def planted(folder: Path, *faults: tuple[str, str, str]) -> dict[str, str]:
-    """Copy the package with faults (file, old, new). Returns the environment to use it."""
+    """Copy the package with planted faults (file, old, new).
+
+    Returns the environment variables with which Python imports the copy.
+    """
     package = copied_package(folder)
     for file, old, new in faults:
         path = package / file
@@ -286,7 +289,7 @@ BREAKOUT += " --train.minibatch-size 64 --train.total-timesteps 1e12"
 
 @pytest.fixture
 def breakout_on_a_gpu(cpu, monkeypatch):
-    """``speeds`` measures a small Breakout, with the CPU as the GPU."""
+    """Let check-gpu's item ``speeds`` measure a small Breakout, with the CPU as the GPU."""
 
     def place(given, *others):
         placement = rolling_out_there(given, *others)

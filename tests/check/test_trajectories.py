@@ -40,7 +40,7 @@ def subject(name: str = "squared") -> EnvUnderTest:
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """Return a list; a function in it changes the rewards (T + 1, N) on the GPU."""
+    """Return a list; the function that a test adds to it changes rewards (T + 1, N) on the GPU."""
     real, said = RolloutOnGPU.launch, []
 
     def launch(self, *given):
@@ -135,7 +135,10 @@ REFUSED = [
 
 
 def compiled(line: str, folder: Path) -> tuple[str, str]:
-    """Compile the rules of squared with another line. Returns the verdict and its text."""
+    """Compile the GPU rules of the environment squared with a line added to its header.
+
+    Returns the verdict and its text.
+    """
     of_squared = rules(ENVS / "squared")
     header = folder / "squared.h"
     header.write_text(of_squared.header.read_text() + line + "\n")

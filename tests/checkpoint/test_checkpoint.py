@@ -153,7 +153,7 @@ def test_checkpoints_are_due_at_each_interval_and_at_the_end(config):
 
 
 def save(keeper, config, step, score=None, state: SavedState | None = STATE):
-    """Save another checkpoint, with the score of an epoch."""
+    """Save a checkpoint at a step after reporting an epoch's score; return its folder."""
     policy = make_policy(SPEC, config.policy)
     if score is not None:
         keeper.observe({"env/score": score, "env/n": 1.0})
@@ -161,7 +161,7 @@ def save(keeper, config, step, score=None, state: SavedState | None = STATE):
 
 
 def keep(config, scores):
-    """Save one checkpoint after each list of an epoch's records; return the folder."""
+    """Save a checkpoint after each epoch's scores or records; return the run's folder."""
     folder = checkpoint.prepare_run_folder(config, "1")
     keeper = CheckpointManager(folder, config)
     for step, records in enumerate(scores, 1):
@@ -173,7 +173,7 @@ def keep(config, scores):
 
 
 def of(score, episodes=1.0):
-    """Return the record of an epoch; perf is -score."""
+    """Return an epoch's record with a score and a number of episodes; perf is -score."""
     return {"agent_steps": 0, "env/score": score, "env/perf": -score, "env/n": episodes}
 
 
@@ -216,14 +216,20 @@ def test_best_links_to_the_checkpoint_with_the_best_score(config, case):
 
 
 class Saved(NamedTuple):
-    """A checkpoint of the model; ``path``: (step, count of saves) of all that led to it."""
+    """A checkpoint as the test's model stores it: the saves that led to it, and its score.
+
+    ``path``: (step, count of saves) of each.
+    """
 
     path: tuple[tuple[int, int], ...]
     score: int | None
 
 
 class Run:
-    """Saves, and resumes from any checkpoint: checked with a model that stores entire paths."""
+    """A run that saves checkpoints and resumes from any of them, compared with a simple model.
+
+    The model stores entire paths.
+    """
 
     def __init__(self, root: str, most: int) -> None:
         base = Base(checkpoint_dir=root, checkpoint_keep=most)
@@ -325,7 +331,7 @@ def test_a_damaged_checkpoint_does_not_prevent_saving(config):
 
 
 def move(folder, to):
-    """Move a folder elsewhere, and link its old path to it."""
+    """Move a folder into another one, and leave a link at its old path."""
     to.mkdir(exist_ok=True)
     moved = folder.rename(to / folder.name)
     folder.symlink_to(moved)

@@ -19,7 +19,7 @@ SAFETENSORS = "weights.safetensors", "state.safetensors", "normalization.safeten
 
 @pytest.fixture(scope="module")
 def trainer():
-    """Yield a trainer in small environments, without MLX's compiler."""
+    """Yield a trainer of a small policy in small environments, without MLX's compiler."""
     mx.disable_compile()
     settings = config.load("squared", [*TINY[1:], "--policy.num-layers", "1"])
     with vec.make(settings, 1) as made:
@@ -29,7 +29,7 @@ def trainer():
 
 @pytest.fixture
 def folder(trainer, tmp_path):
-    """A checkpoint of the trainer, with statistics."""
+    """Return the folder of a trainer's checkpoint with observation statistics."""
     about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights, trainer.state(), 0.5
     size = trainer.vec.spec.observation_size
     known = {"mean": np.arange(size) / 7, "variance": np.ones(size), "count": np.array(3.0)}

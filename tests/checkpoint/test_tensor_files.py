@@ -35,7 +35,7 @@ METADATA = {"puffer_mlx": "1", "text": '{"ü": "\\"}\n'}
 
 @pytest.fixture
 def path(tmp_path):
-    """The path of a file with all types of tensors."""
+    """Return the path of a safetensors file with tensors of all types."""
     made = tmp_path / "a.safetensors"
     tensor_files.write_tensors(made, TENSORS, METADATA)
     return made
@@ -53,7 +53,7 @@ def check_equal(found, expected):
 
 
 def with_header(path, header, body=b""):
-    """Write a file with a custom header."""
+    """Write a safetensors file with a custom header; return its path."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path

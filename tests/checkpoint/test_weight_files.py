@@ -83,7 +83,7 @@ THREE = (5, 8, 1, (1, 1, 1))
 
 
 def drawn(*shape):
-    """Return random weights, none of them 0."""
+    """Return random weights of a policy of a given size, none of them 0."""
     rng = np.random.default_rng(sum(shape[:3]))
     return tree_map(lambda w: mx.array(rng.normal(size=w.shape).astype(np.float32)), make(*shape))
 

@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written_shows_before_training(
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """The folder of a whole run, which compiles the environments."""
+    """Return the folder of a complete training run, which compiles the environments."""
     folder = tmp_path_factory.mktemp("compiled")
     done = run("train", *TINY, "--checkpoint-dir", "kept", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,7 +98,7 @@ def compiled(tmp_path_factory):
 
 
 def full(size: int, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run with files that can't grow beyond a size."""
+    """Run the train command with files that can't grow beyond a size, as on a full disk."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_whole_files(compiled, tmp_path, what):
 
 
 def without(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run with an empty cache, an empty PATH and no CC, unless these are given."""
+    """Run the train command with an empty cache and PATH and no CC, unless these are given."""
     (tmp_path / "work").mkdir()
     inherited = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX")}
     settings = {"PATH": str(tmp_path), "PUFFER_MLX_CACHE": str(tmp_path / "cache")}

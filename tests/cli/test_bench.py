@@ -22,7 +22,7 @@ def script(here, scripts):
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """Return the numbers of each name in the table."""
+    """Return the numbers in each line of a printed table, by the line's name."""
     return {line[:30].strip(): line[30:].split() for line in table.splitlines() if line[30:]}
 
 

@@ -21,7 +21,7 @@ def printed(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def bash():
-    """Return a function that returns bash's completions of a line."""
+    """Return a function that returns bash's completions of a command line."""
     pytest.importorskip("shtab")
     if not shutil.which("bash"):
         pytest.skip("bash isn't there")

@@ -28,13 +28,16 @@ SMALL = ("--env.size", "3", "--seed", "4")
 
 @pytest.fixture
 def evaluate(monkeypatch, here, scripts):
-    """Run scripts/evaluate.py in this process with a command line and further words."""
+    """Return a function that runs the evaluate command in this process with a command line."""
     monkeypatch.setattr(evaluating, "count_cores", lambda: 2)
     return lambda line, *more: scripts("evaluate").main([*line.split(), *more])
 
 
 def save(env="squared", run="17", zero=True, words=SMALL) -> str:
-    """Save a small policy; deterministic actions of zero weights don't move."""
+    """Save a checkpoint of a small policy without training, and return its path.
+
+    Zero weights: deterministic actions don't move.
+    """
     words = ["--policy.hidden-size", "8", "--policy.num-layers", "1", "--device", "cpu", *words]
     settings = config.load(env, words)
     with native_envs.make(env, total_agents=8, env=settings.env) as environments:

@@ -15,7 +15,7 @@ FILES = {"README.md", "config.ini", "policy.safetensors", "scores.json"}
 
 @pytest.fixture
 def run(scripts, here, capsys):
-    """Run a script in this process: its exit code, and what it said of errors."""
+    """Return a function that runs a script here; returns its exit code and error output."""
 
     def called(name: str, *words: object) -> tuple[int, str]:
         code = scripts(name).main([str(word) for word in words])
@@ -86,7 +86,7 @@ def test_only_a_folder_that_the_command_made_is_replaced(trained, run):
 
 @pytest.fixture
 def server(monkeypatch):
-    """Replace the used part of huggingface_hub and record its calls."""
+    """Replace the part of huggingface_hub that the package uses, and record its calls."""
 
     class Refused(Exception):
         pass

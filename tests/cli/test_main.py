@@ -25,7 +25,7 @@ LINES, COLUMNS = 60, 80
 
 
 def said(*words: str) -> tuple[int, str, str]:
-    """Return the exit code, standard output and standard error of a command line."""
+    """Run a command line in this process. Returns exit code, standard output and error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -57,7 +57,7 @@ def test_scripts_and_commands_are_the_same():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Return the folder of a checkout with a package that prints its own location."""
+    """Return the folder of an imitated checkout whose package prints its own location."""
     copy = tmp_path / "a checkout"
     shutil.copytree(ROOT / "scripts", copy / "scripts")
     (copy / "puffer_mlx" / "cli").mkdir(parents=True)

@@ -23,7 +23,7 @@ SPEC = EnvSpec("squared", 121, np.dtype(np.uint8), ActionSpec((5,)))
 
 
 def prepare() -> None:
-    """Save run 17."""
+    """Save a checkpoint of run 17, which the refused command lines name."""
     settings = config.load("squared", ["--policy.hidden-size=8", "--policy.num-layers=1"])
     policy = make_policy(SPEC, settings.policy)
     folder = checkpoint.run_folder(settings, "17")
@@ -32,7 +32,7 @@ def prepare() -> None:
 
 
 def outcome(given: str) -> str:
-    """Return standard output and error of a command line."""
+    """Run a command line in this process; return its standard output and error."""
     write_toy(given)
     before = files(Path())
     out, err = io.StringIO(), io.StringIO()

@@ -26,7 +26,7 @@ EPOCHS, BATCH = 4, 64
 def write_run(
     run: str, epochs: int, saved: int = 0, whole: bool = True, *words: str, env: str = "squared"
 ) -> None:
-    """Write the log of a run of ``EPOCHS`` epochs, and a checkpoint if ``saved``."""
+    """Write the log of an imitated training run, and checkpoints if ``saved``."""
     settings = config.load(env, [*SIZES, *words])
     folder = checkpoint.prepare_run_folder(settings, run)
     log = folder.parents[2] / "logs" / "squared" / f"{run}.jsonl"

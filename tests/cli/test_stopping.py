@@ -30,7 +30,7 @@ STATE = "state.safetensors"
 
 
 def made(folder: Path) -> dict[int, bool]:
-    """Return True for each checkpoint's epoch if a run can resume from it."""
+    """Return the epochs of a run's checkpoints: True for each from which a run can resume."""
     found = sorted(folder.glob("checkpoints/*/*/0*"))
     hidden = {path.name for path in folder.glob("checkpoints/*/*/.*")}
     assert hidden <= {".lock"}  # of a process that was killed
@@ -38,7 +38,7 @@ def made(folder: Path) -> dict[int, bool]:
 
 
 def fail_in(monkeypatch, epoch: int, error: BaseException) -> None:
-    """Raise in the training of an epoch, counted from 1."""
+    """Let training raise an error in a given epoch, counted from 1."""
 
     def fail(trainer, rollout):
         if trainer.epoch + 1 == epoch:

@@ -105,7 +105,7 @@ def test_a_run_says_of_its_settings_that_the_rate_was_chosen_for_another_optimiz
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder and the output of a whole run."""
+    """Return the folder and the finished process of a complete training run."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run("train", *TINY, "--checkpoint-interval", 4, cwd=folder)
 
@@ -253,7 +253,7 @@ def test_a_quiet_run_prints_its_scores_and_its_checkpoint(tmp_path):
 
 
 def check_whole_files(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints; assert that every file is whole."""
+    """Assert that every file of a run is complete. Returns the steps of its checkpoints."""
     steps = []
     for name in files(folder):
         path = folder / name

@@ -29,14 +29,17 @@ PYTHON = ROOT / "tests" / "envs" / "python"
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder and the process of a run."""
+    """Return the folder and the finished process of a training run of CartPole."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run("train", *CARTPOLE, cwd=folder)
 
 
 @pytest.fixture
 def called(whole, scripts, monkeypatch, capsys):
-    """Run a command in this process in the folder of the run; returns its output."""
+    """Return a function that runs a command here in the trained run's folder.
+
+    It returns the command's output.
+    """
     monkeypatch.chdir(whole[0])
 
     def call(name: str, *words: object) -> str:
@@ -136,7 +139,7 @@ def test_paths_are_those_of_where_a_command_was_started(here, scripts, capsys):
 
 
 def shared_memory() -> set[str]:
-    """Return the names of shared memory that no process uses."""
+    """Return the names of files in /dev/shm that no process uses."""
     if not Path("/dev/shm").is_dir():
         return set()
     names, used = os.listdir("/dev/shm"), ""

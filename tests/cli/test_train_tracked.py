@@ -16,7 +16,7 @@ TRACKED = "tensorboard,wandb,trackio"
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """Treat missing packages as installed; importing one still fails."""
+    """Treat missing tracker packages as installed; importing one still fails."""
     monkeypatch.setattr(tracked_run, "_is_installed", lambda package: True)
     for variable in ("WANDB_API_KEY", "WANDB_DIR", "WANDB_MODE", "HF_TOKEN"):
         monkeypatch.delenv(variable, raising=False)

@@ -22,7 +22,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 @pytest.fixture
 def ini(tmp_path):
-    """Write an .ini file, return its path as text."""
+    """Return a function that writes an .ini file and returns its path as text."""
 
     def write(text: str, name: str = "toy.ini") -> str:
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -90,7 +90,7 @@ def test_fewer_agents_must_still_be_enough_to_train():
 
 @pytest.fixture
 def relay(here) -> str:
-    """Create a configuration file, in PufferLib's layout, for environments of 1 to 3 agents."""
+    """Write a configuration file in PufferLib's layout for environments with 1 to 3 agents."""
     for folder in "ocean", "config":
         Path(folder).mkdir()
     Path("ocean/relay").symlink_to(RELAY)

@@ -141,7 +141,10 @@ def test_a_saved_configuration_takes_nothing_from_families(here):
 
 
 def fitting(*options: str) -> tuple[c.Config, list[str]]:
-    """Load a configuration, and return it with the kinds of environments that it created."""
+    """Load a configuration of screen:Screen and create its environments.
+
+    Returns the configuration and the kinds of environments that were created.
+    """
     import screen  # type: ignore
 
     screen.made.clear()

@@ -18,7 +18,7 @@ SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
 
 @pytest.fixture
 def gigabytes(monkeypatch):
-    """Return a function that sets the machine's memory."""
+    """Return a function that sets how many gigabytes of memory the machine seems to have."""
     return lambda n: monkeypatch.setattr(memory_needs, "machine_memory", lambda: int(n * 1e9))
 
 

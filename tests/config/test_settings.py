@@ -22,11 +22,11 @@ OWN = "toy.ini:", "config/", "configs/", "mine/", "ocean/"  # files of an entry
 
 
 def prepare() -> None:
-    """Do nothing: settings need no files but the entry's."""
+    """Do nothing: configuration messages need no other files. ``golden.messages`` calls this."""
 
 
 def outcome(given: str) -> str:
-    """Return what is said of a configuration, which must also read back from where it is saved."""
+    """Return the messages about a configuration, which must also read back from its saved file."""
     write_toy(given)
     try:
         with program.running_command():
@@ -44,7 +44,7 @@ def outcome(given: str) -> str:
 
 
 def lines_about(config: c.Config, given: str) -> Iterator[str]:
-    """Yield lines about a configuration."""
+    """Yield lines that describe a configuration in the recorded messages: notes, origins etc."""
     yield trainer_note(config)
     yield from config.notes
     if config.python or "%" in given:

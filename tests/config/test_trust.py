@@ -59,7 +59,7 @@ def fresh(here, monkeypatch):
 
 @pytest.fixture
 def evil(here):
-    """A stranger's module, and a folder of C sources, in the working directory."""
+    """Write an untrusted Python module and an untrusted C environment that must not run."""
     (here / "evil.py").write_text(EVIL)
     (here / "evil").mkdir()
     (here / "evil" / "binding.c").write_text('#error "compiled"\n')
@@ -67,7 +67,7 @@ def evil(here):
 
 
 def stranger(folder: Path, text: str, env: str = "squared") -> Path:
-    """Save a checkpoint and add lines to its configuration."""
+    """Save a checkpoint with added lines in its configuration, as a stranger might send one."""
     settings = config.load(env, [*TINY[1:], "--checkpoint-dir", str(folder / "checkpoints")])
     policy = make_policy(SPEC, settings.policy)
     run = checkpoint.run_folder(settings, "1")

@@ -48,13 +48,13 @@ KEYS = st.text(string.ascii_letters + "_", min_size=1, max_size=8).filter(
 
 
 def exact(value: Any) -> str:
-    """Return a text that also distinguishes types and the signs of zeros."""
+    """Return a value's repr, which also distinguishes types and the signs of zeros."""
     return repr(value)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Return a function that writes a configuration and loads it again."""
+    """Return a function that saves a configuration to a file and loads it again."""
     path = tmp_path_factory.mktemp("saved") / "config.ini"
 
     def again(config):
@@ -116,7 +116,7 @@ def test_folders_of_sources_are_read_back(saved, native, name):
 
 
 def values_of(key: Key) -> st.SearchStrategy[Any]:
-    """Return a strategy for the legal values of a declared key."""
+    """Return a Hypothesis strategy for the legal values of a declared configuration key."""
     if key.kind is bool:
         values = st.booleans()
     elif key.choices:
@@ -199,7 +199,7 @@ def test_a_file_says_other_values_with_a_colon(tmp_path, line, value):
 
 
 def read_before(text: str) -> int | float | bool | str:
-    """Return what 0.1 read of an argument's text."""
+    """Parse a command-line value's text as version 0.1 did."""
     word = text.partition("#")[0].strip()
     if word.lower() in ("true", "false"):
         return word.lower() == "true"

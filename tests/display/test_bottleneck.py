@@ -13,7 +13,7 @@ BOTH = replace(GPU, rollout_device="cpu", num_buffers=8)
 
 
 def logs(largest: str, **more: float) -> dict[str, float]:
-    """Return a record of epoch 30 in which one phase takes half of the time."""
+    """Return the record of an epoch in which one phase takes half of the time."""
     spent = {"eval_act": 0.1, "eval_env": 0.1, "train_forward": 0.1, "train_backward": 0.1}
     spent.pop(largest, None)
     spent[largest] = sum(spent.values())
@@ -21,7 +21,7 @@ def logs(largest: str, **more: float) -> dict[str, float]:
 
 
 def advised(largest: str, conditions: PerfContext, **more: float) -> str:
-    """Return the advised option, or an empty text."""
+    """Return the option that the bottleneck's line advises, or an empty text."""
     return find_bottleneck(logs(largest, **more), conditions).rpartition(": ")[2]
 
 

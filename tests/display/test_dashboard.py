@@ -19,7 +19,7 @@ from puffer_mlx.tracking.scores import MEAN_SCORE
 
 
 def record(epoch: int, score: float | None = None, n: float = 1.0, **more: float):
-    """Return the record of an epoch: 100 steps in 0.25 s, and 0.25 s until the next one."""
+    """Return an imitated epoch's record: 100 steps in 0.25 s, and 0.25 s until the next one."""
     logs = {"agent_steps": 100.0 * epoch, "uptime": 0.5 * epoch, "epoch": epoch, "SPS": 400.0}
     logs |= more
     return logs if score is None else {**logs, "env/score": score, "env/n": n}

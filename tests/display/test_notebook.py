@@ -61,7 +61,7 @@ SELF_PLAY = {
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that are saved, as matplotlib got them."""
+    """Return a list that gets each figure that matplotlib saves."""
     from matplotlib.figure import Figure
 
     figures: list[Any] = []
@@ -116,7 +116,7 @@ def test_self_play_has_a_curve_of_ratings(drawn):
 
 
 class Screen:
-    """In IPython's place: pictures in the order they were shown, new ones and replaced ones."""
+    """Stands in for IPython's display, and records the pictures shown and replaced."""
 
     def __init__(self, monkeypatch) -> None:
         self.shown, self.replaced = [], []
@@ -251,7 +251,7 @@ def test_a_missing_library_is_an_error_before_training(monkeypatch, trainer):
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """The quickstart's cells after a short run, and the folder it ran in."""
+    """Execute the quickstart notebook's cells; return the notebook and its folder."""
     folder: Path = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
@@ -268,13 +268,13 @@ def executed(tmp_path_factory):
 
 
 def outputs(book, text: str) -> list:
-    """Return the outputs of the only code cell that contains a text."""
+    """Return a notebook's outputs of the only code cell that contains a text."""
     (cell,) = [c for c in book.cells if c.cell_type == "code" and text in c.source]
     return cell.outputs
 
 
 def printed(book, text: str) -> str:
-    """Return the output of that cell, which a kernel may send in parts."""
+    """Return what the only notebook cell that contains a text printed."""
     streams = (output for output in outputs(book, text) if output.get("name") == "stdout")
     return "".join(output["text"] for output in streams)
 

@@ -31,7 +31,7 @@ RANK = int(os.environ["MLX_RANK"])
 
 @contextlib.contextmanager
 def other_weights() -> Iterator[None]:
-    """Change the last rank's weights after its second epoch."""
+    """Change the last rank's weights after its second epoch, so that ranks disagree."""
     real, epochs = Update.wait, iter(range(1000))
 
     def wait(self):
@@ -48,7 +48,7 @@ def other_weights() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
-    """Emulate a GPU that rolls out in one launch."""
+    """Emulate a GPU that runs rollouts in one launch, for the ranks of a distributed run."""
 
     def place(given, *others):
         if RANK:  # chosen by rank 0
@@ -63,7 +63,7 @@ def on_gpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_without_muon() -> Iterator[None]:
-    """Emulate a GPU for each rank, on which Muon's kernel fails on the last rank."""
+    """Emulate a GPU for each rank; Muon's kernel gives wrong results on the last rank."""
     verifying = {
         "uses_gpu_kernels": lambda: implementation.backend() != "cpu",
         "describe_gpu_setup": lambda: "emulated",
@@ -87,7 +87,7 @@ def one_without_muon() -> Iterator[None]:
 
 
 def train(folder: str, words: list[str], fault: str | None) -> int:
-    """Train once. Return the exit code."""
+    """Run the train command once in a rank, perhaps with a fault. Returns the exit code."""
     os.chdir(folder)
     out = os.open(f"out{RANK}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)

@@ -24,7 +24,7 @@ from puffer_mlx.distributed.messages import (
 
 @pytest.fixture
 def three_posts():
-    """Return the messengers of three ranks, and the first one's connections."""
+    """Return the messengers of three ranks, and the connections of the first one."""
     pairs = {rank: Pipe() for rank in (2, 1)}
     ours = {rank: pair[0] for rank, pair in pairs.items()}
     posts = [

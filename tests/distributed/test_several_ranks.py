@@ -51,7 +51,7 @@ LONG += ["--checkpoint-interval", "0"]
 def started(
     commands: list[list[str]], folder: Path, **how: Any
 ) -> Iterator[list[subprocess.Popen]]:
-    """Start a process for each command, with free ports. They are killed afterwards.
+    """Start a process for each rank's command, with free ports; kill them afterwards.
 
     Standard error is the file ``out0`` etc., and so is standard output except with ``how``.
     """
@@ -71,14 +71,17 @@ def started(
 
 
 class Serving:
-    """Ranks that train repeatedly (``serving_ranks.py``)."""
+    """Processes of ranks that stay and train repeatedly (``serving_ranks.py``)."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self.count, self._folder, self._stack = count, folder, contextlib.ExitStack()
         self._processes: list[subprocess.Popen] = []
 
     def run(self, folder: Path, words: list[str], fault: str = "", of: dict | None = None):
-        """Return the exit codes of a run; ``of``: additional words of some ranks."""
+        """Train once on all ranks. Returns their exit codes.
+
+        ``of``: additional words of some ranks.
+        """
         for _ in range(3):  # another program may take a port
             codes = self._run(folder, words, fault, of or {})
             if any(codes):  # ranks end when they have lost others
@@ -121,7 +124,7 @@ def serving(tmp_path_factory):
 
 @pytest.fixture
 def train(serving):
-    """Return a function that trains on several ranks and returns the first one's output."""
+    """Return a function that trains on several ranks and returns the first rank's output."""
 
     def run(folder: Path, *words: str, fault: str = "", count: int = 2) -> str:
         with contextlib.ExitStack() as stack:
@@ -137,7 +140,7 @@ def train(serving):
 
 @pytest.fixture
 def train_alone(script, monkeypatch):
-    """Return a function that trains in this process."""
+    """Return a function that trains in this process, without other ranks."""
 
     def run(folder: Path, *words: str) -> None:
         monkeypatch.chdir(folder)
@@ -147,7 +150,7 @@ def train_alone(script, monkeypatch):
 
 
 def wait_for_epochs(folder: Path, process: subprocess.Popen) -> None:
-    """Wait until the first rank, or its launcher, has reported two epochs."""
+    """Wait until the output of a distributed run reports two epochs."""
     until = time.monotonic() + WAITS
     while len(LINE.findall(text(folder))) < 2:
         assert time.monotonic() < until and process.poll() is None, text(folder)

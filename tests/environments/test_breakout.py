@@ -12,7 +12,7 @@ POINTS = np.repeat([7, 7, 4, 4, 1, 1], 18)  # of the bricks, row by row
 
 
 def positions(observation: np.ndarray) -> np.ndarray:
-    """Return paddle x, y, ball x, y in pixels and its velocity in pixels per frame."""
+    """Return positions of Breakout's paddle and ball in pixels, and the ball's velocity."""
     return observation[:6].astype(np.float64) * [576, 330, 576, 330, 512, 512]
 
 
@@ -21,7 +21,7 @@ def play(stepper: Stepper, action: int) -> np.ndarray:
 
 
 def track(observation: np.ndarray) -> int:
-    """Keep the paddle's centre below the ball's, within 8 pixels."""
+    """Choose Breakout's action that moves the paddle below the ball."""
     paddle = observation[0] * 576 + observation[9] * 31
     ball = observation[2] * 576 + 16
     return LEFT if ball < paddle - 8 else RIGHT if ball > paddle + 8 else NOOP

@@ -27,14 +27,14 @@ def make(name: str = "cartpole", agents: int = 1, **env: float) -> NativeVec:
 
 
 def balance(seen: np.ndarray) -> np.ndarray:
-    """Return the actions (N, 1) that push to the side where the pole leans."""
+    """Return actions (N, 1) that balance CartPole's pole, from observations."""
     x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
     wanted = theta + 0.3 * theta_dot + 0.05 * x + 0.1 * x_dot
     return (wanted > 0).astype(np.float32)[:, None]
 
 
 def predict(seen: np.ndarray, force: np.ndarray, p: dict[str, float]) -> np.ndarray:
-    """Return the state after a step, (N, 4) float64, as in PufferLib 4.0."""
+    """Return CartPole's state after a step, (N, 4) float64, as PufferLib 4.0 computes it."""
     x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
     sine, cosine = np.sin(theta), np.cos(theta)
     m = p["cart_mass"] + p["pole_mass"]

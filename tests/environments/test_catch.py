@@ -15,7 +15,7 @@ SHIPPED = {key: int(value) for key, value in load("catch").env.items()}
 
 @dataclass
 class Game:
-    """One environment, with ``rng`` as the C library's rand_r."""
+    """Simulates the environment catch in Python, with ``rng`` as the C library's rand_r."""
 
     rng: int
     env: dict[str, int]
@@ -36,7 +36,7 @@ class Game:
         self.drift = self.draw(2 * self.env["max_drift"] + 1) - self.env["max_drift"]
 
     def step(self, action: int) -> tuple[float, float]:
-        """Return reward and terminal."""
+        """Step the simulated catch. Returns reward and terminal."""
         self.tick += 1
         width = self.env["paddle_width"]
         move = {LEFT: -1, RIGHT: 1}.get(action, 0) * self.env["paddle_speed"]

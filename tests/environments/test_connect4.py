@@ -28,25 +28,28 @@ def open_columns(stones: np.ndarray) -> list[int]:
 
 
 def dropped(board: np.ndarray, stones: np.ndarray, column: int) -> np.ndarray:
-    """Return the board of a player after a move, given the stones of both before it."""
+    """Return a player's connect4 board after a move, given the stones of both before it."""
     after = board.copy()
     after[ROWS - 1 - int(stones[:, column].sum()), column] = True
     return after
 
 
 def wins(board: np.ndarray, stones: np.ndarray) -> list[int]:
-    """Return the columns that would make four."""
+    """Return the columns in which a player would win connect4 at once."""
     return [c for c in open_columns(stones) if has_four(dropped(board, stones, c))]
 
 
 def planes(observation: np.ndarray) -> np.ndarray:
-    """Return the agent's stones, the opponent's, and the landing cells: (3, 6, 7) bool."""
+    """Split connect4's observation: the agent's stones, the opponent's, the landing cells.
+
+    (3, 6, 7) bool.
+    """
     assert observation.dtype == np.uint8 and observation.max() == 1
     return observation.reshape(3, ROWS, COLUMNS) == 1
 
 
 def check_board(observation: np.ndarray, mask: np.ndarray) -> None:
-    """Check that stones rest on each other, and landing cells and mask follow."""
+    """Check a connect4 observation: stones rest on each other; landing cells and mask fit."""
     own, others, landing = planes(observation)
     stones = own | others
     assert not (own & others).any()
@@ -58,18 +61,18 @@ def check_board(observation: np.ndarray, mask: np.ndarray) -> None:
 
 
 def masks_of(stepper: Stepper) -> np.ndarray:
-    """Return the legal columns (N, 7), not 0 if legal."""
+    """Return the mask of legal connect4 columns, (N, 7), non-zero if legal."""
     assert stepper.rows.masks is not None
     return stepper.rows.masks
 
 
 def legal_moves(stepper: Stepper, wishes: np.ndarray) -> np.ndarray:
-    """Return each agent's legal column with the largest wish (N, 7): (N, 1) float32."""
+    """Return each agent's legal connect4 column with the largest wish (N, 7): (N, 1) float32."""
     return np.argmax(wishes * (masks_of(stepper) != 0), axis=1)[:, None].astype(np.float32)
 
 
 class Referee:
-    """Checks a step of one game and counts what the opponent did."""
+    """Checks steps of connect4 games and counts what the scripted opponent did."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -89,7 +92,7 @@ class Referee:
         self.answer(own, others, after, reward, terminal)
 
     def answer(self, own, others, after, reward: float, terminal: float) -> None:
-        """Check the opponent's move."""
+        """Check the scripted connect4 opponent's answer to a move, and count it."""
         stones = own | others
         winning, threats = wins(others, stones), wins(own, stones)
         self.count["opponent_could"] += bool(winning)
@@ -113,7 +116,7 @@ class Referee:
 
 
 def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str, float]]:
-    """Check the steps of random games; return the counts and the log."""
+    """Play random connect4 games and check each step; return the counts and the log."""
     rng = np.random.default_rng(int(10 * skill))
     referee = Referee()
     with make("connect4", total_agents=agents, env={"opponent_skill": skill}) as vec:

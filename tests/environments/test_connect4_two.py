@@ -9,20 +9,23 @@ WAITS = 0
 
 
 def planes(observation: np.ndarray) -> np.ndarray:
-    """Return the own stones, the other's, and landing cells: (3, 6, 7) bool."""
+    """Split a two-player connect4 observation: own stones, the other's, the landing cells.
+
+    (3, 6, 7) bool.
+    """
     assert observation.dtype == np.uint8 and observation.max() <= 1
     return observation.reshape(3, ROWS, COLUMNS) == 1
 
 
 def movers(stepper: Stepper) -> np.ndarray:
-    """Return the agent that moves in each environment (E,): it sees landing cells."""
+    """Return which agent moves in each connect4 environment, (E,): it sees landing cells."""
     landing = stepper.rows.observations.reshape(-1, 2, 3, ROWS, COLUMNS)[:, :, 2].any(axis=(2, 3))
     assert (landing.sum(axis=1) == 1).all(), "one of two moves"
     return landing.argmax(axis=1)
 
 
 def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
-    """Check that the mover and the other see the same board (3, 6, 7); masks are (2, 7)."""
+    """Check that both connect4 players see the same board (3, 6, 7); masks are (2, 7)."""
     np.testing.assert_array_equal(own[0], other[1])
     np.testing.assert_array_equal(own[1], other[0])
     stones = own[0] | own[1]

@@ -72,7 +72,7 @@ def test_worlds_differ_and_begin_on_grass():
 
 
 class World:
-    """A world whose random choices let no random event happen."""
+    """A Craftax world whose random numbers are chosen such that no random event happens."""
 
     def __init__(self, rules) -> None:
         self.rules = rules

@@ -32,7 +32,10 @@ def make(agents: int, ratio: float = 0.0, **keywords: Any) -> NativeVec:
 
 
 def slide(line: list[int]) -> tuple[list[int], list[int]]:
-    """Return a line after sliding to its beginning, and the merged exponents in order."""
+    """Slide a line of 2048's board to its beginning.
+
+    Returns the line, and the exponents of merged tiles in order.
+    """
     cells = [cell for cell in line if cell]
     made = []
     for i in range(3):
@@ -43,7 +46,7 @@ def slide(line: list[int]) -> tuple[list[int], list[int]]:
 
 
 def move(board: list[int], action: int) -> tuple[list[int], list[int]]:
-    """Return a board after a move, and the merged exponents."""
+    """Return 2048's board after a move, and the exponents of merged tiles."""
     after, made = list(board), []
     for n in range(4):
         line = range(n, 16, 4) if action in (UP, DOWN) else range(4 * n, 4 * n + 4)
@@ -61,7 +64,7 @@ def is_over(board: list[int]) -> bool:
 
 @dataclass
 class Game:
-    """One environment."""
+    """Simulates the environment g2048 in Python."""
 
     rng: int
     ratio: float = 0.0
@@ -104,7 +107,7 @@ class Game:
             self.spawn(tile or self.new_tile())
 
     def step(self, action: int) -> tuple[np.float32, bool]:
-        """Return reward and terminal."""
+        """Step the simulated 2048 game. Returns reward and terminal."""
         self.tick += 1
         board, made = move(self.board, action)
         reward = f32(0)
@@ -205,7 +208,7 @@ STATE = "lifetime_max", "tick", "max_ticks", "score", "max_tile", "scaffold", "r
 
 
 class Probe(ctypes.Structure):
-    """An environment whose state can be chosen."""
+    """Struct of the C environment g2048 as the test sees it, so that it can set any state."""
 
     _fields_ = (
         ("board", ctypes.c_ubyte * 16),
@@ -228,7 +231,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def check(library: ctypes.CDLL, game: Game, action: int) -> Probe:
-    """Step the same state in C and in the oracle, and compare all fields."""
+    """Step a 2048 state in C and in the Python simulation, and compare all fields."""
     probe = Probe(
         board=(ctypes.c_ubyte * 16)(*game.board),
         ratio=game.ratio,
@@ -249,7 +252,7 @@ def check(library: ctypes.CDLL, game: Game, action: int) -> Probe:
 
 
 def random_game(rng: np.random.Generator) -> Game:
-    """Return any state that isn't over."""
+    """Return a random 2048 state in which the game isn't over."""
     while True:
         least = rng.integers(1, 16)
         board = rng.integers(least, min(least + rng.choice([1, 2, 4, 15]), 16) + 1, 16)

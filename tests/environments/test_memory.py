@@ -15,7 +15,7 @@ def make(agents: int, length: float) -> NativeVec:
 
 
 def answer(cue: np.ndarray) -> np.ndarray:
-    """Return the right actions (N, 1) for cues (N,)."""
+    """Return the rewarded actions (N, 1) of the environment memory for its cues (N,)."""
     return (cue > 0).astype(np.float32)[:, None]
 
 

@@ -34,7 +34,7 @@ REAL = [
 
 @st.composite
 def wrong_values(draw):
-    """Draw an environment, a key, and a value that the environment refuses."""
+    """Draw an environment, a key of its section [env], and a value that it refuses."""
     name, key, least, most = draw(st.sampled_from(WHOLE + REAL))
     values = [least - draw(st.integers(1, 100)), math.nan]
     if most < math.inf:

@@ -53,7 +53,10 @@ def test_unknown_choice_loses():
 
 
 def chosen(skill: float, n: int = 4000) -> list[np.ndarray]:
-    """Return the choices of the scripted player against rock, scissors, scissors, paper."""
+    """Return the scripted rock-paper-scissors player's choices in four rounds.
+
+    The other one plays rock, scissors, scissors, paper.
+    """
     bot = bot_of("rock_paper_scissors")
     rng, found = np.random.default_rng(1), []
     with make("rock_paper_scissors", total_agents=2 * n) as vec:

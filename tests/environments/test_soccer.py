@@ -11,7 +11,7 @@ MOVES = {FORWARD: (0, 1), BACK: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}  # rows, 
 
 
 class Game:
-    """One game."""
+    """Simulates one soccer game in Python."""
 
     def __init__(self, seed: int) -> None:
         self.rng = seed
@@ -42,7 +42,10 @@ class Game:
         return seats
 
     def step(self, actions: np.ndarray) -> tuple[int, bool]:
-        """Step with actions (4,); return the reward of team 0 and whether the game is over."""
+        """Step the simulated soccer game with actions (4,).
+
+        Returns the reward of team 0 and whether the game is over.
+        """
         self.tick += 1
         for turn, seat in enumerate(self.order()):
             if self.act(seat, int(actions[seat])):
@@ -78,7 +81,7 @@ class Game:
         return False
 
     def seen(self, seat: int) -> np.ndarray:
-        """Return the observation of an agent (186,)."""
+        """Return the observation (186,) of an agent in the simulated soccer game."""
         planes = np.zeros((4, ROWS, COLUMNS), np.uint8)
         for other, place in enumerate(self.places):
             plane = 0 if other == seat else 1 if other == seat ^ 1 else 2
@@ -91,7 +94,7 @@ class Game:
 
 
 def eager(vec, rng: np.random.Generator) -> np.ndarray:
-    """Return random actions, 30 % of them forward, so that teams score."""
+    """Return random soccer actions, 30 % of them forward, so that teams score."""
     actions = random_actions(vec, vec.num_agents, rng)
     return np.where(rng.random(actions.shape) < 0.3, np.float32(FORWARD), actions)
 

@@ -23,7 +23,7 @@ def make(agents: int, **keywords: Any) -> NativeVec:
 
 
 class World:
-    """One world in float64."""
+    """Simulates a world of the environment target in Python, in float64."""
 
     def __init__(self, seed: int) -> None:
         self.rng = seed
@@ -44,7 +44,7 @@ class World:
         return [self.draw() % size for size in SIZE]
 
     def step(self, actions: np.ndarray) -> None:
-        """Step with actions (8, 2)."""
+        """Step the simulated target world with actions (8, 2)."""
         self.waited += 1
         self.heading = np.clip(self.heading + (actions[:, 0] - 4) / 12, 0, 2 * np.pi)
         self.speed = np.clip(self.speed + actions[:, 1] - 2, -20, 20)
@@ -66,7 +66,10 @@ class World:
                     self.waited[a] = 0
 
     def chase(self) -> np.ndarray:
-        """Return actions (8, 2) towards the nearest goals; agents 6 and 7 do nothing."""
+        """Return actions (8, 2) that drive the agents to their nearest goals; two stand still.
+
+        These are the agents 6 and 7.
+        """
         way = self.goals - self.place[:, None]
         x, y = way[np.arange(AGENTS), np.hypot(*way.T).T.argmin(1)].T
         turn = np.rint(12 * (np.arctan2(y, x) % (2 * np.pi) - self.heading)) + 4
@@ -75,7 +78,7 @@ class World:
         return actions
 
     def seen(self) -> np.ndarray:
-        """Return the observations (8, 28)."""
+        """Return the observations (8, 28) of all agents in the simulated target world."""
         goals = (self.goals - self.place[:, None]) / SIZE
         others = (self.place - self.place[:, None]) / SIZE
         own = [self.heading / (2 * np.pi), self.rewards, *(self.place / SIZE).T]

@@ -8,7 +8,10 @@ from puffer_mlx.library import evaluating
 
 @pytest.fixture
 def against(monkeypatch, here, capsys):
-    """Run evaluate with a command line. Returns exit code, standard output, standard error."""
+    """Return a function that runs the evaluate command.
+
+    It returns exit code, standard output and standard error.
+    """
     monkeypatch.setattr(evaluating, "count_cores", lambda: 1)
 
     def run(*words: str) -> tuple[int, str, str]:

@@ -11,7 +11,10 @@ from puffer_mlx.policy.policy import configured_policy
 
 
 def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, more="") -> str:
-    """Write a run's checkpoint and return its path; ``more``: words of its command line."""
+    """Write a checkpoint of an untrained policy and return its path.
+
+    ``more``: words of its command line.
+    """
     words = f"--policy.hidden-size {H} --device cpu {more}".split()
     settings = config.load(env, words)
     vec.settle_family(settings)
@@ -25,5 +28,5 @@ def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, 
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """Return the record that a command wrote to ``--json x.json``."""
+    """Return the JSON record that a command wrote to ``x.json`` in a folder."""
     return json.loads((folder / "x.json").read_text())

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("extension")
 
 
 class Game:
-    """Two rollouts of an environment with self-play, by one way of acting."""
+    """Collects two self-play rollouts of an environment by one way of acting."""
 
     def __init__(self, name: str, network="MinGRU", groups=2, agents=192) -> None:
         self.vec = make(name, total_agents=agents, num_buffers=groups, num_threads=2)
@@ -54,7 +54,7 @@ class Game:
         self.groups = groups
 
     def rollouts(self, acting: Any, weights: Any = None) -> list[np.ndarray]:
-        """Collect two rollouts, and return everything that the second one wrote."""
+        """Collect two rollouts, and return all arrays that the second one wrote."""
         self.buffer.reset(self.vec)
         agents = self.buffer.rewards.shape[1]
         for key in range(2):
@@ -86,7 +86,7 @@ class Game:
         )
 
     def act_alone(self, policy: int) -> list[np.ndarray]:
-        """Act with one policy for all agents on the last rollout's observations.
+        """Act on the last rollout's observations with one policy for all agents.
 
         Returns:
             Actions, log-probabilities, values and states of the agents that it plays in self-play.
@@ -111,7 +111,7 @@ class Game:
 
 
 def whole(states: list[Any]) -> Any:
-    """Return the groups' states, concatenated, in NumPy's memory."""
+    """Concatenate the recurrent states of all groups as NumPy arrays."""
     return tree_map(lambda *parts: np.concatenate([np.asarray(a) for a in parts]), *states)
 
 

@@ -36,7 +36,7 @@ def configure(name, *more):
 
 
 def trained(config, folder):
-    """Return the end of a training as bytes, and its records."""
+    """Train with videos of episodes. Returns the trainer's final arrays as bytes, and records."""
     with make(config) as environments:
         trainer = Trainer(config, environments)
         evaluator = Evaluator(trainer, make)

@@ -28,7 +28,7 @@ def configure(*more):
 
 
 class Telling(oracles.CodedVec):
-    """Environments with a given log for each rollout; ``closed`` after a call of close."""
+    """Environments that report a given log after each rollout; ``closed`` after close()."""
 
     closed = False
 
@@ -45,7 +45,7 @@ class Telling(oracles.CodedVec):
 
 @pytest.fixture
 def rollouts(monkeypatch):
-    """The rollouts of an evaluation, in the order of collection."""
+    """Return a list that gets each rollout of an evaluation, in the order of collection."""
     seen = []
 
     def watched(*about):
@@ -63,7 +63,7 @@ def native(config):
 
 
 def trained(config):
-    """Return a trainer after its last epoch and its records."""
+    """Train a run to its end. Returns the trainer and its records."""
     with native(config) as environments:
         trainer = Trainer(config, environments)
         return trainer, list(trainer)
@@ -119,7 +119,10 @@ def test_eval_agents_must_be_a_multiple_of_an_environments_agents(words):
 
 
 def evaluate_logs(*said, episodes=10, algorithm="puffer5"):
-    """Return the trainer, the records, and (score, episodes) of environments with these logs."""
+    """Evaluate a trainer in environments that report given logs.
+
+    Returns the trainer, the records, and (score, episodes) of each record.
+    """
     words = "--eval-episodes", str(episodes), "--train.algorithm", algorithm
     trainer = Trainer(configure(*words), Telling(N))
     list(trainer)

@@ -30,7 +30,7 @@ def frame(image, step=0, terminal=False, episode=0, total=0.0) -> Frame:
 
 
 def ball(t, height=20, width=30) -> Frame:
-    """Return frame t of a white square that moves to the right on green."""
+    """Return frame t of a film: a white square moves to the right on green."""
     image = np.full((height, width, 3), (0, 90, 0), np.uint8)
     image[5:9, t : t + 4] = 255
     return frame(image, t)

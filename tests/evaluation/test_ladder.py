@@ -67,7 +67,7 @@ def test_unused_eval_bots_have_a_note(against):
 
 
 def peloton(*changes: tuple[str, str], bot_eval: str = "") -> str:
-    """Return a changed copy of peloton whose file has a section [bot_eval]."""
+    """Return a changed copy of the environment peloton with a section [bot_eval]."""
 
     def change(root: Path) -> None:
         for old, new in changes:

@@ -37,7 +37,7 @@ def weights(number: int) -> Any:
 
 
 def recorded(calls: int, seed: int, skill: float) -> list[GameResults]:
-    """Return random results: phases in which no game ends, and others in which all do."""
+    """Return random game results of self-play, some without and some with all games ended."""
     rng = np.random.default_rng(seed)
     made = []
     for call in range(calls):
@@ -50,7 +50,10 @@ def recorded(calls: int, seed: int, skill: float) -> list[GameResults]:
 
 
 def league(**keys: Any) -> League:
-    """Return a league of 3 opponents with keys of [selfplay]; by default 5.0's, every 2 epochs."""
+    """Return a self-play league of 3 opponents with given keys of [selfplay].
+
+    By default it follows 5.0's rules, every 2 epochs.
+    """
     config = c.load("connect4_two")
     config.selfplay.enabled = True
     for key, value in keys.items():
@@ -62,7 +65,7 @@ def league(**keys: Any) -> League:
 
 
 def rules_4(keys: dict[str, Any], results: list[GameResults]) -> list[tuple]:
-    """Return what 4.0's rules decide."""
+    """Simulate PufferLib 4.0's rules for opponents; return their decisions at each rollout."""
     rng = np.random.default_rng(keys["seed"])
     entries = [[0, keys["elo_init"]]]
     mine = keys["elo_init"]
@@ -117,7 +120,10 @@ def rules_4(keys: dict[str, Any], results: list[GameResults]) -> list[tuple]:
 
 
 def rules_5(keys: dict[str, Any], results: list[GameResults]) -> list[tuple]:
-    """Return what 5.0's rules decide; ratings are ours."""
+    """Simulate PufferLib 5.0's rules for opponents; return their decisions at each rollout.
+
+    Ratings follow our rules.
+    """
     rng = np.random.default_rng(keys["seed"])
     queue, playing, drawn, found = [0], [0] * B, 0, []
     for call in range(len(results)):
@@ -153,7 +159,7 @@ CASES = {
 
 
 def steps_of(made: League) -> tuple[list[int], list[int]]:
-    """Return the numbers that the opponents' and the pool's weights were made of."""
+    """Return the numbers of which a league's opponents' and pool's weights were made."""
     own = [int(tree["layer"][0].item()) for tree in made.opponents]
     pool = [int(entry.weights["layer"][0].item()) for entry in made.table.pool]
     assert [entry.step for entry in made.table.pool] == [number * EACH for number in pool]

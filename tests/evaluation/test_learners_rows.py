@@ -46,7 +46,7 @@ def spoilt(where: mx.array, number: float, array: mx.array) -> mx.array:
 
 
 class Vandal:
-    """Acts, then writes a number into rows of the rollout and into their first states."""
+    """Way of acting that then overwrites rows of the rollout and of recurrent states."""
 
     def __init__(self, inner: Any, rows: np.ndarray, number: float) -> None:
         self.inner, self.rows, self.number, self.in_c = inner, rows, number, inner.in_c
@@ -71,7 +71,7 @@ class Vandal:
 def train_with_spoilt_rows(
     settings: config.Config, rows: Any = (), number: float = 0.0
 ) -> dict[str, bytes]:
-    """Return the weights and losses after an epoch in which some agents' rows are overwritten."""
+    """Train an epoch in which some agents' rows are overwritten; return weights and losses."""
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
         trainer.collector.acting = Vandal(trainer.collector.acting, np.array(rows, int), number)

@@ -21,7 +21,10 @@ BOARD = 168  # the height of connect4_two's picture
 
 @pytest.fixture
 def match(monkeypatch, here, capsys):
-    """Run it with a command line. Returns the exit code, standard output, standard error."""
+    """Return a function that runs the match command with a command line.
+
+    It returns the exit code, standard output, standard error.
+    """
     monkeypatch.setattr(evaluating, "count_cores", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
@@ -109,7 +112,7 @@ def test_a_player_or_limit_that_cannot_be_is_refused(match, line, message):
 
 @pytest.fixture
 def duel(here) -> str:
-    """Return the name of a Python environment of four agents, two on each side."""
+    """Copy a Python game of four agents, two on each side, here; return its name."""
     shutil.copy(PYTHON / "zoo_duel.py", here / "zoo_duel.py")
     return "pettingzoo:zoo_duel"
 

@@ -29,7 +29,7 @@ SPEC = EnvSpec("duel", 3, np.dtype(np.float32), ActionSpec((9,)))
 
 
 class Duel:
-    """Environment e has games of e + 1 steps; an agent's reward at each step is its choice.
+    """Stub environments: number e has games of e + 1 steps; rewards are the agents' choices.
 
     An agent sees its index, the step of its game and the number of earlier games.
     ``lone``: an episode ends for agent 0 alone.
@@ -76,13 +76,13 @@ def constant(choice: float) -> Player:
 
 
 def by_table(table: np.ndarray) -> Player:
-    """Return a player that chooses by agent, step and game."""
+    """Return a player whose choices are in a table, by agent, step and game."""
     find = lambda rows: table[tuple(rows.observations.astype(int).T)][:, None]  # noqa: E731
     return Player("by a table", lambda n, _: find)
 
 
 def won(first: np.ndarray, second: np.ndarray, env: int, game: int) -> int:
-    """Return the sign of the first player's rewards minus the second's in a game, step by step."""
+    """Compute who won a game, from both players' choices: the sign of the sum of rewards."""
     side = env % 2
     agents = first.shape[0]
     total = 0.0
@@ -199,7 +199,7 @@ def test_each_policy_normalises_by_its_own_statistics():
     seen = []
 
     class Plain:
-        """In a policy's place."""
+        """Stub of a policy that records observations and always chooses 0."""
 
         distribution, is_recurrent = None, False
         initial_state = not_done = staticmethod(lambda _: None)

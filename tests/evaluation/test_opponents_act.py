@@ -29,7 +29,7 @@ WORDS = f"""
 
 
 class Fixed:
-    """A league of fixed opponents; opponent 2 is replaced at each rollout."""
+    """Stub of a self-play league whose opponent 2 is replaced at each rollout."""
 
     def __init__(self, policy: Any) -> None:
         self.trees = [weights_of(policy, seed) for seed in range(9)]
@@ -42,7 +42,7 @@ class Fixed:
         return self.opponents_after(len(self.calls))
 
     def opponents_after(self, rollouts: int) -> list[Any]:
-        """Return the opponents after this number of rollouts."""
+        """Return the weights of the league's opponents after a number of rollouts."""
         return [self.trees[0], self.trees[1 + rollouts]]
 
     @property
@@ -59,7 +59,7 @@ class Fixed:
 
 
 class Spy:
-    """Acts, and records the weights and states."""
+    """Way of acting that also records the weights and recurrent states of each rollout."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.in_c, self.seen = inner, inner.in_c, []
@@ -74,7 +74,7 @@ class Spy:
 
 @contextmanager
 def playing(*words: str, name: str = "connect4_two") -> Iterator[tuple[Trainer, Any]]:
-    """Yield a trainer and its self-play."""
+    """Yield a trainer with self-play, and its league."""
     settings = config.load(name, [*WORDS, *words])
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)

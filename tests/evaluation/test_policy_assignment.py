@@ -21,7 +21,7 @@ from puffer_mlx.vec.rows import allocate_rows
 
 
 def python_vec(agents: int, each: int, groups: int = 1) -> Any:
-    """Return environments that declare no assignment."""
+    """Return a stub of environments that don't declare which policy plays which agent."""
     spec = SimpleNamespace(name="fake")
     return SimpleNamespace(
         spec=spec, num_agents=agents, num_groups=groups, num_environments=agents // each
@@ -99,7 +99,7 @@ def test_opponents_without_an_agent_are_refused():
 
 
 def tags_seen(vec: Any, assignment: PolicyAssignment) -> list[int]:
-    """Return the tags that environments show instead of an observation."""
+    """Set an assignment's policy tags, and return those that environments show."""
     set_tags(vec, assignment)
     rows = allocate_rows(vec, vec.num_agents)
     vec.reset(rows)

@@ -9,7 +9,7 @@ from puffer_mlx.training.game_results import GameCounter
 
 
 def assignment_of(tags: list[int], each: int) -> PolicyAssignment:
-    """Return the assignment for environments with ``each`` agents and these tags."""
+    """Return the self-play assignment for environments with ``each`` agents and these tags."""
     policy = [tag * (agent >= each // 2) for tag in tags for agent in range(each)]
     owners = np.repeat(np.arange(len(tags)), each)
     return PolicyAssignment(*(np.array(a, np.int32) for a in (policy, owners, tags)))

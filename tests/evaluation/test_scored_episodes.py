@@ -23,7 +23,7 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 
 
 class Scripted:
-    """Environments of one agent with planned episodes: (length, score) of each.
+    """Stub environments of one agent with planned episodes: (length, score) of each.
 
     The observation is (environment, step since the reset), the reward step + environment / 100.
     Episodes of one step with score 99 follow the planned ones.
@@ -82,7 +82,7 @@ class Scripted:
 
 
 class Spy:
-    """A policy whose state counts steps and is its action; records the arguments of ``act``."""
+    """Stub of a policy whose state and action count steps; records the arguments of ``act``."""
 
     def __init__(self, reset_on_terminal: bool = False) -> None:
         self.reset_on_terminal = reset_on_terminal

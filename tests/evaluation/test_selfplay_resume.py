@@ -49,7 +49,10 @@ def outcome(trainer: Trainer) -> dict[str, bytes]:
 
 
 def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any], Any]:
-    """Return a run's checkpoints, its records, and its end."""
+    """Train a self-play run to its end, with a checkpoint after each epoch.
+
+    Returns the checkpoints, the records, and the final state.
+    """
     made, logs = [], []
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
@@ -77,7 +80,7 @@ def test_each_epoch_of_puffer5_in_the_kernel_resumes_to_the_bit(monkeypatch, tmp
 
 
 def check_resumes(settings: config.Config, folder: Path, way: type) -> list[checkpoint.SavedState]:
-    """Resume from the checkpoint of each epoch; return the states."""
+    """Check that a run resumed from each epoch's checkpoint ends the same; return the states."""
     made, logs, end = whole(settings, folder)
     assert logs[-1]["pool/swaps"] >= 1
     states = [checkpoint.load_state(folder) for folder in made]

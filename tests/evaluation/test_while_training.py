@@ -49,7 +49,7 @@ def make(config):
 
 
 def trained(config):
-    """Return the end of a training as bytes, its records, and the trainer."""
+    """Train with evaluations. Returns final arrays as bytes, records, and the trainer."""
     with make(config) as environments:
         trainer = Trainer(config, environments)
         evaluator = Evaluator(trainer, make)
@@ -58,7 +58,7 @@ def trained(config):
 
 
 def keeping(made):
-    """Return a function that makes environments and adds them to a list."""
+    """Return a function that makes environments and adds them to the list ``made``."""
     return lambda config: made.append(make(config)) or made[-1]
 
 

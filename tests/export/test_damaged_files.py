@@ -33,13 +33,13 @@ METADATA = {
 
 
 def tensors_of(**changed: Any) -> dict[str, mx.array]:
-    """Return a small policy's weights by name, some of them replaced."""
+    """Return the weights of a small policy by name, some of them replaced."""
     weights = make_policy(SPEC, Policy(8, 1)).init(mx.random.key(0))
     return dict(named(weights)) | changed
 
 
 def write(kind: str, folder):
-    """Write an undamaged file of a small policy, and return its path."""
+    """Write an undamaged policy file of a format, and return its path."""
     for package in NEEDS.get(kind, []):
         pytest.importorskip(package)
     path = folder / f"w.{kind}"
@@ -63,7 +63,7 @@ def write(kind: str, folder):
 
 
 def load(path) -> None:
-    """Import a file, as the command does."""
+    """Import a policy file, as the import command does."""
     source = importing.read_any_policy_file(path)
     settings = source.settings
     settings |= source.file.sizes_for(source, SPEC, Config(policy=Policy(8, 1)))
@@ -76,7 +76,10 @@ def load(path) -> None:
 
 
 def check(path) -> bool:
-    """Return True if a file loads; else assert that one message names it."""
+    """Return True if a policy file can be imported.
+
+    Otherwise assert that the error names the file.
+    """
     try:
         load(path)
     except UserError as error:

@@ -71,7 +71,10 @@ KEYS = {  # some of upstream's torch classes
 
 
 def others_of(policy, kind):
-    """Return a file's settings beyond PufferLib's; SB3's keys don't contain the activation."""
+    """Return the settings in an exported file that PufferLib lacks, for a policy and format.
+
+    SB3's keys don't contain the activation.
+    """
     others = {"policy.separate_value": "True"} if policy.separate_value else {}
     own = "tanh" if policy.activation == "auto" else policy.activation
     is_stored = policy.dialect == "sb3" and kind != "torch"
@@ -86,7 +89,7 @@ def spec_of(sizes, encoder):
 
 
 def make(name, folder, run="17", step=1234, spec=None, encoder="", reset=False, **more):
-    """Return a checkpoint of one of POLICIES with random weights; ``more``: of the checkpoint."""
+    """Write a checkpoint of one of POLICIES with random weights, and return it."""
     dialect, network, layers, sizes, own, *others = POLICIES[name]
     config = Config(
         "x",
@@ -120,7 +123,7 @@ BYTES = EnvSpec("x", 400, np.dtype(np.uint8), ActionSpec((5,)))
 
 
 def statistics():
-    """Return statistics of observations on odd scales, and of rewards."""
+    """Return normalization statistics of observations on odd scales, and of rewards."""
     rng = np.random.default_rng(1)
     return {
         "observations.count": np.array(4096.0),
@@ -192,7 +195,7 @@ def there_and_back(made, kind, path):
 
 
 def one_number(contents):
-    """Simulate a writer's fault: change one number of a tensor by 1e-3."""
+    """Change one number of the weights by 1e-3, to simulate a fault of a file's writer."""
     weights = tree_map(lambda w: w + 0, contents.weights)
     weights["network"][0]["weight"][3, 3] += 1e-3
     return contents._replace(weights=weights)
@@ -236,7 +239,7 @@ def test_a_file_with_other_outputs_is_not_published(tmp_path, monkeypatch, polic
 
 
 def write_instead(patch, kind, change):
-    """Make a format write changed contents."""
+    """Let an export format write changed contents, to simulate a fault."""
     file = type(formats.all_formats()[kind])
     write = file.write
     patch.setattr(file, "write", lambda self, contents, to: write(self, change(contents), to))
@@ -312,7 +315,7 @@ def test_observations_of_bytes_get_a_wider_tolerance(tmp_path, kind):
 
 
 def environments_own(memory, n=7):
-    """Return observations of an environment, some of them far from the mean."""
+    """Return random observations for given statistics, some of them far from the mean."""
     z = 5 * np.random.default_rng(2).normal(size=(n, len(memory["observations.mean"])))
     assert (abs(z) > 10).any()
     raw = memory["observations.mean"] + np.sqrt(memory["observations.variance"]) * z

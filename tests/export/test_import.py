@@ -59,7 +59,7 @@ def imported(fixtures, version):
 
 
 def check_sequence(policy, weights, data, kind):
-    """Compare with upstream's (S, T, ...) arrays, from the zero state."""
+    """Compare a policy's results for a sequence with upstream's recorded arrays (S, T, ...)."""
     observations = mx.array(data["seq_obs"].transpose(1, 0, 2))
     T, S = observations.shape[:2]
     logits, values, state = policy.scan(weights, observations, policy.initial_state(S))
@@ -190,7 +190,7 @@ def test_an_onnx_file_of_another_program_is_refused(tmp_path):
 
 
 def external(tensor):
-    """Refer a tensor's numbers to the file ``secret.bin``."""
+    """Let a tensor of an ONNX file refer to the external file ``secret.bin``."""
     tensor.ClearField("raw_data")
     tensor.data_location = 1
     entry = tensor.external_data.add()
@@ -416,7 +416,7 @@ SMALL = """--device cpu --vec.total-agents 4 --vec.num-buffers 1 --train.horizon
 
 @pytest.fixture
 def commands(script, monkeypatch):
-    """Run the commands that import.py printed, in this process."""
+    """Return a function that runs a command that the import command printed."""
     modules = {"evaluate": evaluate, "train": train}
 
     def obey(printed, which, *more):

@@ -75,7 +75,7 @@ FORMAT = Npz()
 
 @pytest.fixture(autouse=True)
 def planted(tmp_path_factory, monkeypatch):
-    """A file in a folder that is listed like ``export/formats``."""
+    """Add a file format from a folder outside the package, as if in ``export/formats``."""
     folder = tmp_path_factory.mktemp("formats")
     (folder / "npz.py").write_text(NPZ)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder)])
@@ -84,7 +84,7 @@ def planted(tmp_path_factory, monkeypatch):
 
 
 def make(folder, network="MinGRU", dialect="native"):
-    """Save a checkpoint of a policy for cartpole, and return it."""
+    """Write a checkpoint of a policy for cartpole, and return it."""
     config = Config(
         "cartpole",
         base=Base(checkpoint_dir=str(folder / "checkpoints")),

@@ -30,7 +30,7 @@ def pufferlib(here):
 
 
 def emulated(environment: str):
-    """Return a constructor of a classic-control environment in PufferLib's emulation."""
+    """Return a factory of a classic-control environment in PufferLib's emulation."""
     pufferlib = importlib.import_module("pufferlib")
     emulation = importlib.import_module("pufferlib.emulation")
     classic = importlib.import_module("gymnasium.envs.classic_control")
@@ -43,7 +43,7 @@ def emulated(environment: str):
 
 
 def of_pufferlib(make) -> Any:
-    """Return PufferLib's LSTM around its default policy, with other weights than initial ones."""
+    """Return PufferLib's torch policy with LSTM and random weights."""
     models = importlib.import_module("pufferlib.models")
     env = make()
     torch.manual_seed(3)
@@ -55,7 +55,7 @@ def of_pufferlib(make) -> Any:
 
 
 def played(make) -> tuple[Any, np.ndarray]:
-    """Return the environment's spec, and (T, N, D) observations of random play."""
+    """Play randomly. Returns the environment's spec, and observations (T, N, D)."""
     with puffer_vec(make, name="x", total_agents=AGENTS, backend="sync") as env:
         rows, rng, seen = allocate_rows(env, AGENTS), np.random.default_rng(0), []
         env.reset(rows)

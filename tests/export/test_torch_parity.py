@@ -45,7 +45,7 @@ IMAGES = {
 
 
 class Case:
-    """A policy with random weights, data for a loss, and the same policy as a torch module."""
+    """A policy with random weights, data for a loss, and the equal PyTorch module."""
 
     def __init__(self, how, sizes, masked, shape=()):
         rng = np.random.default_rng(sum(sizes) + len(shape))
@@ -116,7 +116,10 @@ def ours(case, weights, keep):
 
 
 def theirs(case, module, keep) -> Any:
-    """Return torch's loss and outputs: by single steps with resets, else as a sequence."""
+    """Compute PyTorch's loss and outputs of a case.
+
+    By single steps with resets if ``keep`` is given, else as a sequence.
+    """
     observations = torch.from_numpy(case.observations)
     state = tuple(torch.from_numpy(a) for a in stacked_state(case.policy, case.state).values())
     if keep is None:
@@ -188,7 +191,7 @@ def check_forward(case, found, expected):
 
 
 def check_gradients(case, gradients, module):
-    """Compare every parameter's gradient; for the native dialect those that it has."""
+    """Compare the gradients of all parameters with PyTorch's."""
     expected = {name: w.grad for name, w in module.named_parameters()}
     if is_native(case.policy):
         heads = ("decoder_mean",) if case.spec.action.continuous else ("decoder",)
@@ -208,7 +211,7 @@ def check_gradients(case, gradients, module):
 
 
 def check(case):
-    """Compare a sequence, and steps with resets."""
+    """Compare a policy's outputs, loss and gradients with PyTorch's, with and without resets."""
     for keep in None, case.keep:
         module = case.module()
         (loss, found), gradients = mx.value_and_grad(ours, argnums=1)(case, case.weights, keep)

@@ -21,7 +21,10 @@ ROOT = HERE.parents[1]
 
 
 def faults(names: list[str]) -> list[dict[str, str]]:
-    """Return the faults of these files, or all; ``name``: the file's name and a number."""
+    """Return the recorded faults (code edits) of some TOML files, or of all.
+
+    ``name``: the file's name and a number.
+    """
     names = names or sorted(path.stem for path in HERE.glob("*.toml"))
     return [
         {"name": f"{name}-{index}", **fault}
@@ -31,7 +34,7 @@ def faults(names: list[str]) -> list[dict[str, str]]:
 
 
 def copy_to(folder: Path) -> None:
-    """Copy the files that git tracks, as they are now."""
+    """Copy all files that git tracks, as they are now, into a folder."""
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -40,7 +43,7 @@ def copy_to(folder: Path) -> None:
 
 
 def fails(folder: Path, words: str) -> bool:
-    """Return True if a test fails or can't be collected. No test is an error."""
+    """Run pytest in a folder: True if a test fails or can't be collected. No test is an error."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     how = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
@@ -51,7 +54,10 @@ def fails(folder: Path, words: str) -> bool:
 
 
 def caught(folder: Path, fault: dict[str, str]) -> bool:
-    """Return True if the tests fail with a fault, which is then removed."""
+    """Plant a fault in a copy of the package; return True if the tests catch it.
+
+    The fault is removed afterwards.
+    """
     path = folder / fault["file"]
     text = path.read_text()
     count = text.count(fault["old"])
@@ -65,7 +71,7 @@ def caught(folder: Path, fault: dict[str, str]) -> bool:
 
 
 def main() -> int:
-    """Print a line for each fault. Returns the exit status."""
+    """Plant each recorded fault, and print whether tests catch it. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -15,7 +15,7 @@ from hardware_items import ITEMS  # noqa: E402  after puffer_mlx, which chooses 
 
 @with_exit_code
 def main(argv: list[str]) -> int:
-    """Run check-gpu with all items."""
+    """Run check-gpu with the items of this folder, too. Returns the exit status."""
     return check_machine(argv, ITEMS, str(HERE))
 
 

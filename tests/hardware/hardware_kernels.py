@@ -33,7 +33,7 @@ ACTING = 2e-5  # tolerance for the results of one step, whose largest values are
 
 
 def acting(quick: bool) -> str:
-    """Check the kernel of a rollout's step against MLX on the CPU, for every network."""
+    """Check the GPU kernel of a policy's step against MLX on the CPU, for every network."""
     need_gpu()
     worst = WorstCase()
     for network in NETWORKS:
@@ -44,7 +44,10 @@ def acting(quick: bool) -> str:
 
 
 def _acting_apart(policy: Policy, masked: bool) -> float:
-    """Return the largest difference of results between agents with equal actions."""
+    """Return the largest difference between a policy's step on the GPU and on the CPU.
+
+    Compares agents with equal actions.
+    """
     action, rng = policy.decoder.action, np.random.default_rng(3)
     mask = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
     terminals = (rng.random(S) < 0.2).astype(np.float32)
@@ -95,7 +98,7 @@ POLICIES = (0, 1, 0, 2, 0)  # who acts for five agents, and for the next five
 
 
 def several(quick: bool) -> str:
-    """Check that policies in one launch act as in separate launches, for every network."""
+    """Check that several policies act in one GPU launch as in separate launches."""
     need_gpu()
     worst = WorstCase()
     for network in NETWORKS:
@@ -106,7 +109,7 @@ def several(quick: bool) -> str:
 
 
 def _several_apart(policy: Policy, masked: bool) -> float:
-    """Return the largest difference of results and states."""
+    """Return the largest difference between several policies in one launch and separate ones."""
     rng, step = np.random.default_rng(5), make_step_on_gpu(policy)
     assert step is not None
     action, acts = policy.decoder.action, np.resize(POLICIES, S)
@@ -190,7 +193,7 @@ def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
 
 
 def around_gradients(quick: bool) -> str:
-    """Check advantages, draws, gathers and writes on the GPU against the CPU."""
+    """Check GPU against CPU for the parts around gradients: advantages, draws, gathers, writes."""
     need_gpu()
     arrays, results = _rollout(), {}
     for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):

@@ -34,7 +34,7 @@ Spans = list[tuple[float, float]]
 
 
 def timed(quick: bool) -> list[str]:
-    """Return options of timed runs of Breakout that act on the CPU."""
+    """Return the options of Breakout runs that act on the CPU, for measuring their time."""
     agents, buffers = 256 if quick else 4096, "8"
     if mx.default_device() == mx.cpu:  # in the same time
         agents, buffers = min(agents, 1024), "2"
@@ -46,7 +46,7 @@ def timed(quick: bool) -> list[str]:
 
 
 def recorded(run: Trainer, epochs: int) -> dict[str, Any]:
-    """Return a timeline of the epochs after the next one."""
+    """Record a timeline (trace) of the epochs after a trainer's next one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         run.profiler.timeline = Timeline(path, run.epoch + 1, epochs)
@@ -57,7 +57,7 @@ def recorded(run: Trainer, epochs: int) -> dict[str, Any]:
 
 
 def work(trace: dict[str, Any], row: str) -> Spans:
-    """Return begin and end of a lane's work in microseconds, without waiting."""
+    """Return begin and end of all work in a timeline's row, in microseconds, without waiting."""
     events = trace["traceEvents"]
     rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     spans = [e for e in events if e["ph"] == "X" and rows[e["tid"]] == row]
@@ -65,7 +65,7 @@ def work(trace: dict[str, Any], row: str) -> Spans:
 
 
 def meeting(one: Spans, other: Spans) -> float:
-    """Return the time with work in both lanes, relative to the lane with less work."""
+    """Return the time in which both of two timeline rows work, relative to the shorter one."""
     both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in one for b in other)
     return both / min(sum(end - begin for begin, end in spans) for spans in (one, other))
 
@@ -93,7 +93,7 @@ def real(quick: bool) -> str:
 
 
 def measured(halves: Halves, rounds: int) -> list[float]:
-    """Return the median milliseconds of a rollout, of training and of an overlapped iteration."""
+    """Measure rollout, training and overlapped iteration; return their median milliseconds."""
     kinds = (halves.rollout, halves.training, halves.iteration)
     for kind in kinds:
         kind()
@@ -112,12 +112,12 @@ class Pausing:
         return getattr(self._environments, name)
 
     def collect(self, *arguments: Any, **more: Any) -> Any:
-        """Run a rollout in one call."""
+        """Collect a rollout after a random pause."""
         self._pause()
         return self._environments.collect(*arguments, **more)
 
     def wait(self, group: int) -> None:
-        """Finish a group's step."""
+        """Wait for a group's step after a random pause."""
         self._pause()
         self._environments.wait(group)
 

@@ -28,7 +28,10 @@ NBYTES = (4, 2**16, 2**21)
 
 
 def round_trip(quick: bool) -> str:
-    """Check that arrays survive the way to the GPU and back, in one graph or several."""
+    """Check that arrays are unchanged after the way to the GPU and back.
+
+    Tests one graph and several.
+    """
     need_gpu()
     times = []
     for nbytes in NBYTES:
@@ -54,7 +57,7 @@ def round_trip(quick: bool) -> str:
 
 
 def memory(quick: bool) -> str:
-    """Check that epochs free their memory, including overlapped and profiled ones."""
+    """Check that epochs free their memory, also if overlapped or profiled."""
     epochs = 60 if quick else 300
     with trainer(*OVERLAP) as run:
         for _ in range(2 * PROFILE_EVERY + 2):
@@ -67,7 +70,7 @@ def memory(quick: bool) -> str:
 
 
 def capture(quick: bool) -> str:
-    """Check that Metal records an epoch's commands for Xcode."""
+    """Check that Metal captures the GPU commands of an epoch for Xcode."""
     if not mx.metal.is_available():
         raise Skipped("captures are Metal's")
     if os.environ.get(CAPTURE_VARIABLE) != "1":

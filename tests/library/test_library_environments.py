@@ -19,7 +19,10 @@ SMALL: dict[str, Any] = {
 
 
 class Count(gymnasium.Env):
-    """Shows how many steps there were; says so as its score after ``size`` of them."""
+    """Gymnasium environment whose observation counts steps, and whose score is the count.
+
+    An episode has ``size`` steps.
+    """
 
     observation_space = gymnasium.spaces.Box(0, 100, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

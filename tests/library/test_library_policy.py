@@ -34,7 +34,10 @@ MEMORY: dict[str, Any] = {"network": "GRU", "minibatch_size": 64}
 
 
 class Given(gymnasium.Env):
-    """Shows samples of a space and takes another's actions, which it checks."""
+    """Gymnasium environment that returns random samples of a space as observations.
+
+    It checks that actions are in the action space.
+    """
 
     def __init__(self, observations: Any = PARTS, actions=None, length=4):
         self.observation_space = observations
@@ -121,7 +124,7 @@ def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
 
 @pytest.fixture(scope="module")
 def cartpole():
-    """A trained run without a memory."""
+    """Yield a trained run of CartPole whose policy has no recurrent state."""
     with trained("gym:CartPole-v1") as trainer:
         yield trainer
 

@@ -27,7 +27,7 @@ SMALL |= {"minibatch_size": 64, "device": "cpu"}
 
 
 class Count(gymnasium.Env):
-    """An environment whose episodes take ``size`` steps."""
+    """Gymnasium environment whose episodes have ``size`` steps."""
 
     observation_space: Any = Box(0, 100, (2,), np.float32)
     action_space = Discrete(2)
@@ -45,14 +45,14 @@ class Count(gymnasium.Env):
 
 
 class Parts(Count):
-    """An environment whose observations have two parts."""
+    """Gymnasium environment whose observations are dictionaries of two parts."""
 
     observation_space: Any = Dict({"near": Box(-5, 5, (2, 2), np.float32), "kind": Discrete(3)})
 
 
 @functools.cache
 def trained(env: Any) -> puffer_mlx.Trainer:
-    """Return a trainer before its first epoch."""
+    """Return a trainer of a small policy in an environment, before its first epoch."""
     return puffer_mlx.Trainer(SMALL, env)
 
 
@@ -76,11 +76,11 @@ NAMES = {
 
 
 def prepare() -> None:
-    """Do nothing: expressions need no files."""
+    """Do nothing: the recorded expressions need no files. ``golden.messages`` calls this."""
 
 
 def outcome(given: str) -> str:
-    """Return the message of a refusal."""
+    """Evaluate an expression that must be refused; return the error message."""
     before = {*Path().iterdir()}
     try:
         value = eval(written(given), {**NAMES, "__name__": "mine"})

@@ -17,7 +17,7 @@ SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
 
 @pytest.fixture
 def tracked_records(tracked_records, monkeypatch):
-    """Replace tensorboard by the planted tracker; return its calls."""
+    """Let the planted tracker replace tensorboard; return a function that reads its records."""
     real = tracked_run.tracker_names
     monkeypatch.setattr(trainer, "check_trackers_installed", lambda config: None)
     monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])

@@ -47,7 +47,7 @@ class Both(nn.Module):
 
 
 def body(trainer) -> np.ndarray:
-    """Return the weights of a module's first layer."""
+    """Return the weights of the first layer of a trainer's custom module."""
     return np.array(dict(named(trainer.weights))["network.body.weight"])
 
 
@@ -320,7 +320,7 @@ def test_export_writes_statistics_beside_a_lossy_file(here):
 
 
 def falling(progress):
-    """Compute the schedule ``linear``, to the bit."""
+    """Compute the learning rate of the schedule ``linear``, to the bit."""
     return 0.01 + (0.1 * 0.01 - 0.01) * progress
 
 

@@ -35,7 +35,7 @@ OF_4 = {"num_frozen_banks": 1, "frozen_bank_pct": 0.25, "snapshot_interval": BAT
 
 
 class Both(nn.Module):
-    """Actor and critic of 4 observations, with an array that is no parameter."""
+    """Custom actor and critic with an array that isn't a parameter."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Both(nn.Module):
 
 
 class Seen(gymnasium.Env):
-    """Shows a dictionary."""
+    """Gymnasium environment whose observation is a dictionary."""
 
     observation_space = Dict({"near": Box(-1, 1, (2, 2), np.float32), "kind": Discrete(3)})
     action_space = Discrete(2)
@@ -67,7 +67,7 @@ class Seen(gymnasium.Env):
 
 
 class Embedded(nn.Module):
-    """An encoder with an array that is no parameter."""
+    """Custom encoder with an array that isn't a parameter."""
 
     def __init__(self, inputs: int, hidden: int):
         super().__init__()
@@ -79,7 +79,7 @@ class Embedded(nn.Module):
 
 
 class Scaled:
-    """A network without a memory, with an array that is no parameter."""
+    """Custom network without recurrent state, with an array that isn't a weight."""
 
     def __init__(self, hidden: int, layers: int):
         self.hidden = hidden
@@ -124,7 +124,10 @@ def halve_decoder(trainer: Any) -> None:
 
 
 def life(call: Callable[[Callable[[], Any]], Any], folder: Any, env: str, settings: Any, module):
-    """Train, save, resume, set weights, sample and evaluate by ``call``; return all results."""
+    """Train, save, resume, set weights, sample and evaluate; return all results.
+
+    Each method is called by ``call``, perhaps in another thread.
+    """
     mx.random.seed(3)
     module = module and module()
     mx.eval(module or {})

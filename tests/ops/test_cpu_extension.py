@@ -24,7 +24,7 @@ KIND = re.compile(rb"nanobind_\w+_a\d+_v\d+\w*")  # a compiler's kind, and nanob
 
 
 def required(name: str) -> list[Requirement]:
-    """Return the requirements of a package, those of all systems and extras."""
+    """Return what pyproject.toml requires of a package, on all systems and in all extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
     return [each for each in map(Requirement, texts) if each.name == name]
@@ -98,7 +98,7 @@ OURS = SimpleNamespace(gelu_forward=lambda array: array)
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """Return a function that adds a prebuilt extension to the package's folder."""
+    """Return a function that adds a prebuilt CPU extension to the package's folder."""
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)

@@ -141,7 +141,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def kernels(language: str, seats: int = 0) -> list[text.KernelSource]:
-    """Return all kernels; with seats those that depend on seats or on the kind of action space."""
+    """Return the sources of all GPU kernels.
+
+    With ``seats``, of those that depend on players or the kind of action space.
+    """
     paths = [*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()]
     backend = language.split()[0]
     found = [kernel for path in paths for kernel in text.read_kernels(path, backend).values()]
@@ -153,7 +156,7 @@ def kernels(language: str, seats: int = 0) -> list[text.KernelSource]:
 
 
 def plans(kernel: text.KernelSource, language: str, low: bool) -> list[dict[str, Any]]:
-    """Return template arguments as the launching functions choose them, [{}] for most kernels.
+    """Return choices of a GPU kernel's template arguments, as the launching functions make them.
 
     For a minibatch, one plan for each combination of features.
     """
@@ -203,7 +206,7 @@ def plans(kernel: text.KernelSource, language: str, low: bool) -> list[dict[str,
 def program(
     kernel: text.KernelSource, language: str, low: str, given: Mapping[str, Any] = SIZES
 ) -> str:
-    """Return a kernel's program in a separate namespace, for one type and one choice of sizes.
+    """Return a GPU kernel's program for a compiler, for one type and one choice of sizes.
 
     On Metal the library also declares all names of the text, since a later version may have any.
     """
@@ -230,13 +233,16 @@ def program(
 
 
 def _others(before: str) -> list[str]:
-    """Return the words of a text that are neither keywords nor names of the library."""
+    """Return the words of a kernel's source that are neither keywords nor library names."""
     text = re.sub(r"//.*|#define \w+ puffer_\w+|puffer_\w+", "", before)
     return sorted({*WORD.findall(text)} - LIBRARYS - {*MACRO.findall(text)})
 
 
 def compiler_messages(folder: Path, language: str, source: str, *options: str) -> str:
-    """Compile a kernel's source, and return the compiler's warnings; fail if it has errors."""
+    """Compile a GPU kernel's source for CUDA or Metal; return the compiler's warnings.
+
+    Fails if there are errors.
+    """
     path = folder / "kernels.txt"
     path.write_text(source)
     command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[language], *WARNINGS, *options]
@@ -285,7 +291,7 @@ BY_ROWS = [
 
 
 def rollout(environment: str, network: str, language: str) -> str:
-    """Return the program of complete rollouts with an environment's rules."""
+    """Return the source of the GPU kernel that runs rollouts of an environment and a network."""
     spec, rules, given = game(environment)
     block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
     block["PLAYERS"] = {"connect4_two": 2, "soccer": 4}.get(environment, 0)
@@ -296,7 +302,10 @@ def rollout(environment: str, network: str, language: str) -> str:
 
 
 def rows_kernels(backend: str) -> list[tuple[text.KernelSource, bool, dict[str, Any]]]:
-    """Return kernels of BY_ROWS that fit a GPU: kernel, True for 16 bits, template arguments."""
+    """Return the matrix-unit rollout kernels that fit a GPU.
+
+    For each: kernel, True for 16 bits, template arguments.
+    """
     path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS_FILE, []
     for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
         spec, rules, given = game(environment)
@@ -311,7 +320,7 @@ def rows_kernels(backend: str) -> list[tuple[text.KernelSource, bool, dict[str, 
 
 
 def game(environment: str) -> tuple[EnvSpec, text.EnvRules, dict[str, Any]]:
-    """Return an environment's spec, its rules and their template arguments."""
+    """Return an environment's spec, its GPU rules and their template arguments."""
     folder = find_environment(environment)
     library = open_environment(folder)
     spec = read_spec(folder, library)

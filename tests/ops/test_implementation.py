@@ -83,7 +83,7 @@ def test_replaced_function_or_constant_is_noticed(monkeypatch, where, name, modu
 
 
 class Colder(Categorical):
-    """Overrides one method."""
+    """Distribution that overrides one method of ``Categorical``."""
 
     def log_prob_entropy(self, outputs, actions, mask=None):
         return super().log_prob_entropy(2 * outputs, actions, mask)

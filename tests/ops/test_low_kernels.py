@@ -66,7 +66,7 @@ BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
 
 
 def metal_kernels(tmp_path):
-    """Yield the kernels of all files and the rollouts of every network."""
+    """Yield the Metal sources of all kernels, and of the rollouts of every network."""
     for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()):
         yield from text.read_kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")

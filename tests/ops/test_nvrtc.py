@@ -13,7 +13,7 @@ FORWARD = text.read_kernels(KERNELS_FILE, "cuda")["mingru_forward"]
 
 
 class Library:
-    """NVRTC's functions. The machine code is the reversed text."""
+    """Stub of NVIDIA's compiler library NVRTC. Its machine code is the reversed source."""
 
     version, compiled, log = (13, 5), 0, b""
 
@@ -122,7 +122,7 @@ def test_compiler_message_is_in_the_error(cache):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Emulate a machine with CUDA, and return a list of the arguments of launches."""
+    """Emulate a machine with CUDA; return a list that gets the arguments of kernel launches."""
     launched: list[dict[str, Any]] = []
 
     def precompiled(**given):

@@ -19,7 +19,7 @@ ELF = b"\x7fELF"
 
 
 def library() -> Any:
-    """Load NVRTC. Returns None without it."""
+    """Load NVIDIA's compiler library NVRTC, or return None if it isn't installed."""
     try:
         files = metadata.files("nvidia-cuda-nvrtc") or []
     except metadata.PackageNotFoundError:

@@ -129,7 +129,7 @@ def test_input_gradient_leaves_the_added_array_unchanged(extension):
 
 
 def functions(activation, z):
-    """Return the activation of z and its derivative in float64."""
+    """Return an activation function's values and derivatives at z, in float64."""
     if activation == "tanh":
         return np.tanh(z), 1 - np.tanh(z) ** 2
     if activation == "relu":

@@ -39,7 +39,7 @@ def random(rng, *shape):
 
 
 class Recurrence(NamedTuple):
-    """A network's recurrence, with shapes and names of its arrays."""
+    """A recurrent network's kernels and float64 oracle, with the arrays' shapes and names."""
 
     oracle: Callable[..., tuple]  # of inputs and the gradient: outputs, and gradients
     module: Any  # its kernels
@@ -49,7 +49,7 @@ class Recurrence(NamedTuple):
     places: dict[int, int]  # of the inputs, those that have a gradient, and which it is
 
     def drawn(self, shape, seed=0) -> dict[str, np.ndarray]:
-        """Return random inputs and, last, the gradient by the first output."""
+        """Return random inputs of a recurrence and, last, the gradient by its first output."""
         rng, sizes = np.random.default_rng(seed), dict(zip("TSH", shape, strict=True))
         arrays = {}
         for name, letters in self.inputs.items():
@@ -59,7 +59,7 @@ class Recurrence(NamedTuple):
         return {**arrays, self.backward.split()[-1]: random(rng, *shape)}
 
     def saved(self, arrays) -> dict[str, np.ndarray]:
-        """Return inputs and outputs of the forward pass, as float32."""
+        """Return a recurrence's inputs and forward outputs, by the oracle, as float32."""
         forward, _ = self.oracle(*arrays.values())
         outputs = zip(self.outputs.split(), rounded(forward), strict=True)
         return {**arrays, **dict(outputs)}
@@ -110,7 +110,7 @@ def test_gradients_of_oracle_equal_numerical_differences(name):
 
 
 def passes(name, module, arrays):
-    """Return the outputs of the forward and of the backward pass of ``module``."""
+    """Run a recurrent network's forward and backward kernels; return all outputs."""
     forward, backward = (getattr(module, f"{name}_{way}") for way in ("forward", "backward"))
     case = CASES[name]
     words = [*case.inputs, "not_done"], case.backward.split()
@@ -122,7 +122,7 @@ def passes(name, module, arrays):
 
 
 def rounded(forward):
-    """Return arrays as float32."""
+    """Round a list of arrays to float32."""
     return [a.astype(np.float32) for a in forward]
 
 

@@ -14,7 +14,7 @@ from puffer_mlx.ops import cpu_extension
 
 
 def series(shape, seed=0):
-    """Return delta and decay."""
+    """Return random arrays ``delta`` and ``decay`` for the kernel of discounted sums."""
     return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
 
 

@@ -35,7 +35,7 @@ OPTIONS = f"""
 
 @pytest.fixture(autouse=True)
 def a_machine(monkeypatch, tmp_path):
-    """Let the emulated GPU's kernels be verified, with a cache folder of the test."""
+    """Let the emulated GPU's kernels be verified as on a new machine, with an empty cache."""
     monkeypatch.setattr(implementation, "refused", set())
     monkeypatch.setattr(implementation, "agreed", set())
     monkeypatch.setattr(verification, "uses_gpu_kernels", lambda: implementation.backend() != "cpu")
@@ -63,7 +63,7 @@ def apart(one: Trainer, other: Trainer) -> float:
 
 @contextlib.contextmanager
 def a_gpu_with(fault, kernel):
-    """Emulate a GPU with a failing kernel."""
+    """Emulate a GPU on which one kernel has a fault."""
     with emulated_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
         real = type(gpu).__call__
 
@@ -75,7 +75,7 @@ def a_gpu_with(fault, kernel):
 
 
 def written(gpu, name, given) -> list[np.ndarray]:
-    """Return the inputs that a kernel writes to, without placeholders."""
+    """Return the input arrays that a launched kernel writes to, without placeholders."""
     kernel = emulated_run._text(name, gpu._folders)
     arrays = zip(kernel.inputs, given["inputs"], strict=True)
     names = emulated_run._written(kernel)
@@ -93,7 +93,7 @@ def refused_launch(real, gpu, name, given):
 
 
 def changed(change: Callable[[np.ndarray], np.ndarray], real, gpu, name, given) -> list[mx.array]:
-    """Change all that a kernel writes, but for structs of environments, which have indices."""
+    """Run a kernel, then change all arrays that it wrote, except environment structs."""
     found = real(gpu, name, **given)
     for array in written(gpu, name, given):
         array[...] = change(array)
@@ -158,7 +158,7 @@ KERNELS = {  # by name: the implementations that are refused, and options of a r
 
 @contextlib.contextmanager
 def launching(kernel: str):
-    """Let Muon use the form that has a kernel: one block, or groups of launches."""
+    """Let Muon use a certain GPU kernel: one block, or groups of launches."""
     muon.tensor_layout.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         if kernel.startswith("muon_"):
@@ -214,7 +214,7 @@ ROLLOUTS = {  # by a kernel's name: the network, and the precision of training
 
 
 def squared_rollouts(name: str = "rollout_mingru_squared") -> tuple[Any, ...]:
-    """Return environments, a policy, its weights, and GPU rollouts that launch a kernel."""
+    """Return environments squared, a policy, its weights, and GPU rollouts by a given kernel."""
     network, precision = ROLLOUTS[name]
     options = [*OPTIONS, "--policy.hidden-size", "32", "--vec.num-buffers", "2"]
     configured = config.load("squared", [*options, "--torch.network", network])
@@ -229,7 +229,10 @@ def squared_rollouts(name: str = "rollout_mingru_squared") -> tuple[Any, ...]:
 
 
 def agree(name: str, fault: Any = None) -> bool:
-    """Return True if rollouts agree. Environments are as before, and the verdict is stored."""
+    """Return True if GPU rollouts agree with the host's; perhaps one kernel has a fault.
+
+    Environments are as before, and the verdict is stored.
+    """
     vec, policy, weights, kernel = squared_rollouts(name)
     with vec:
         before = vec.state()

@@ -37,7 +37,7 @@ def normal(*shape):
 
 
 def apart(found, expected):
-    """Return the largest difference of two trees."""
+    """Return the largest difference between the arrays of two trees."""
     pairs = zip(tree_flatten(found), tree_flatten(expected), strict=True)
     return max(float(np.abs(np.array(a) - np.array(b)).max()) for (_, a), (_, b) in pairs)
 
@@ -48,7 +48,7 @@ def policy_of(dialect):
 
 
 def step_by_step(policy, weights, observations):
-    """Return outputs, values and the last state, computed by MLX."""
+    """Evaluate a policy step by step in MLX: outputs, values and the last state."""
     state, outputs, values = policy.initial_state(N), [], []
     for row in observations:
         out, value, state = policy.step(weights, mx.array(row), state)
@@ -58,13 +58,16 @@ def step_by_step(policy, weights, observations):
 
 
 def compiled_step(policy):
-    """Return the largest error of the step in C: actions, log-probabilities, values, states."""
+    """Compare a policy's step in C with MLX; return the largest error."""
     case = Case(policy).run()
     return apart(case.found(), case.expected())
 
 
 def cpu_cell():
-    """Return the largest error of the extension's cell, forward and backward."""
+    """Compare the planted network's C++ cell with its oracle, forward and backward.
+
+    Returns the largest error.
+    """
     case = kernels.operation_cases()["Leaky"]
     found = case.run(mx.Device(mx.cpu), mx.float32)
     assert found is not None, "there is no extension"
@@ -72,7 +75,10 @@ def cpu_cell():
 
 
 def gpu_text(backend):
-    """Return the largest error of the kernels' text, compiled as C++."""
+    """Compare the planted network's GPU kernels, compiled as C++, with its oracle.
+
+    Returns the largest error.
+    """
     from puffer_mlx.policy.networks.leaky import (  # pyright: ignore[reportMissingImports]
         leaky_backward,
         leaky_forward,

@@ -5,14 +5,17 @@ from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden, layers):
-    """Return one gate for each layer."""
+    """Return the leaky network's PyTorch modules: one linear gate per layer."""
     from torch import nn
 
     return {"gates": nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))}
 
 
 def scan(module, h, state):
-    """Compute T steps: h (S, T, H)."""
+    """Evaluate the leaky network in PyTorch for T steps, h (S, T, H).
+
+    Returns the outputs and the last state.
+    """
     import torch
 
     after = []
@@ -28,13 +31,13 @@ def scan(module, h, state):
 
 
 def step(module, h, state):
-    """Compute one step: h (n, H)."""
+    """Evaluate the leaky network in PyTorch for one step, h (n, H)."""
     h, state = scan(module, h[:, None], state)
     return h[:, 0], state
 
 
 def onnx(graph, network, x, states):
-    """Add one step's nodes."""
+    """Add the nodes of one step of the leaky network to an ONNX graph."""
 
     def layer(i, x, s):
         z = graph("Sigmoid", graph.gemm(x, f"network.{i}.gate", ""))

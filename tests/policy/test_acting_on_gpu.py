@@ -26,7 +26,10 @@ METALS = 32768  # bytes of a block's shared memory
 
 
 class Case:
-    """A policy's step with random inputs for n agents, `agents` in a block."""
+    """A policy's step on an emulated GPU, with random inputs for n agents.
+
+    ``agents``: agents per thread block.
+    """
 
     def __init__(self, name, n=7, masked=False, as_bytes=False, agents=4, **policy) -> None:
         self.name, self.n = name, n
@@ -54,7 +57,10 @@ class Case:
         self.copied = n % 2 == 1
 
     def by_kernel(self, backend) -> list[np.ndarray]:
-        """Return actions (n, heads), log-probabilities, values, and the state's arrays."""
+        """Compute a policy's step by the GPU kernel, emulated.
+
+        Returns actions (n, heads), log-probabilities, values, and the state's arrays.
+        """
         read = (self.noise, self.observations, self.mask, self.terminals)
         given = [None if a is None else mx.array(a) for a in read]
         sizes = self.noise.shape, (self.n,), (self.n,)
@@ -77,7 +83,7 @@ class Case:
         return [*map(np.array, written), *states]
 
     def expected(self) -> list[np.ndarray]:
-        """Return the same results by MLX."""
+        """Compute the policy's step by MLX: actions, log-probabilities, values, state arrays."""
         not_done = self.policy.not_done(mx.array(self.terminals))
         mask = None if self.mask is None else mx.array(self.mask)
         arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, not_done

@@ -41,7 +41,7 @@ class Remembering(Both):
 
 
 def oracle(weights, x, h=0.0):
-    """Return logits, values and states h in float64."""
+    """Compute a custom module's logits, values and states in float64."""
     w = {name: np.array(array, np.float64) for name, array in named(weights["network"])}
     h = np.tanh(x @ w["body.weight"].T + w["body.bias"] + 0.5 * h)
     return h @ w["head.weight"].T + w["head.bias"], (h @ w["value.weight"].T + w["value.bias"]), h

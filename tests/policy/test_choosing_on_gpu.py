@@ -19,7 +19,10 @@ CASES = {  # action sizes, whether they are masked, limits
 
 
 def given(case: str) -> tuple[Policy, list]:
-    """Return a policy, and outputs, deviations, values, noise and mask; some aren't finite."""
+    """Return a policy and inputs for choosing its actions; some outputs aren't finite.
+
+    These are outputs, deviations, values, noise and mask.
+    """
     sizes, masked, limits = CASES[case]
     policy, rng = policy_of(sizes=sizes, **limits), np.random.default_rng(len(case))
     A = policy.decoder.action.logits

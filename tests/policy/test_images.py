@@ -31,7 +31,7 @@ def torch_conv(layer, x, **keywords):
 
 
 def torch_linear(layer, x):
-    """Apply a linear layer to torch's images, whose channels come first."""
+    """Apply a linear layer to images of PyTorch's layout, whose channels come first."""
     return x.permute(0, 2, 3, 1).flatten(1) @ layer["weight"].T + layer["bias"]
 
 

@@ -21,7 +21,7 @@ def normal(rng, *shape):
 
 
 def network(name, hidden=8, layers=2, scale=1.5):
-    """Return a network and random weights, of which none is 0."""
+    """Return a network of a given name, and random weights without zeros."""
     made = NETWORKS[name](hidden, layers)
     rng = np.random.default_rng(hidden + layers)
     weights = made.init(mx.random.key(0))

@@ -18,7 +18,7 @@ BREAKOUT = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
 
 
 def upstream(folder):
-    """Return upstream's torch policy, and its weights in this package's layout."""
+    """Return upstream's recorded torch policy with its weights in this package's layout."""
     data = np.load(folder / "puffer4_breakout_mingru_weights.npz")
     w = {name: mx.array(data[name]) for name in data}
     part = lambda name: {kind: w[f"{name}.{kind}"] for kind in ("weight", "bias")}  # noqa: E731

@@ -24,7 +24,7 @@ def normal(seed, *shape):
 
 
 def twin(weights, observations, activation, separate):
-    """Return outputs (n, A) and values (n,) of Stable-Baselines3's MlpPolicy in PyTorch."""
+    """Compute Stable-Baselines3's MlpPolicy in PyTorch: outputs (n, A) and values (n,)."""
     import torch
     from torch.nn import functional
 

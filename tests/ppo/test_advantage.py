@@ -12,7 +12,7 @@ NAMES = ("gamma", "gae_lambda", "rho_clip", "c_clip")
 
 
 def compute(rows, hyper, form):
-    """Compute advantages (T, N) from values, rewards, terminals and ratios, (T, N) each."""
+    """Compute advantages (T, N) by the package from values, rewards, terminals and ratios."""
     arrays = [mx.array(np.ascontiguousarray(row, dtype=np.float32)) for row in rows]
     numbers = dict(zip(NAMES, map(float, hyper), strict=True))
     return np.array(advantages(*arrays, **numbers, formula=form))

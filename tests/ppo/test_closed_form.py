@@ -26,7 +26,7 @@ TARGETS = "old_logprob", "old_value", "adv", "weight", "moments"
 
 @dataclasses.dataclass
 class Case:
-    """Inputs of n samples, float32, rounded to the dtype."""
+    """Random inputs of PPO's loss for n samples, rounded to a dtype."""
 
     sizes: tuple[int, ...]
     n: int = 300
@@ -82,7 +82,7 @@ class Case:
         return from_memory(to_memory(array, self.dtype), self.dtype)
 
     def low(self, name) -> Any:
-        """Return an array of the case's dtype, or None."""
+        """Return one of the case's arrays in its dtype, or None."""
         return self.given(name, self.dtype)
 
     def given(self, name, dtype: Any = None) -> Any:
@@ -98,7 +98,10 @@ class Case:
 
 
 def moments_of(minibatches, parts):
-    """Return counts, means and squares of each minibatch's parts, (R, 3, G), as kernels do."""
+    """Return counts, means and square sums of the parts of minibatches, (R, 3, G).
+
+    Kernels compute the same.
+    """
     found = []
     for adv in minibatches:
         block = np.arange(len(adv)) // 256 % parts
@@ -108,7 +111,7 @@ def moments_of(minibatches, parts):
 
 
 def legal_masks(rng, n, sizes, actions):
-    """Return masks (n, A) in which chosen actions and half of the others are legal."""
+    """Return random masks (n, A) that allow the chosen actions and half of the others."""
     mask = (rng.random((n, sum(sizes))) < 0.5).astype(np.uint8) * 3
     first = np.cumsum([0, *sizes[:-1]])
     mask[: n // 8, : sizes[0]] = 0
@@ -120,7 +123,7 @@ def legal_masks(rng, n, sizes, actions):
 
 
 def log_probs(case):
-    """Return joint log-probabilities and entropies (n,), and their gradients.
+    """Compute joint log-probabilities and entropies (n,) in float64, and their gradients.
 
     For discrete actions, gradients by logits (n, A), with the Jacobian of the softmax; for
     continuous actions, gradients by means and logstd.
@@ -146,7 +149,7 @@ def log_probs(case):
 
 
 def expected(case):
-    """Return the kernels' results in float64, with gradients by cases."""
+    """Compute the loss, metrics and gradients of a case in float64."""
     logprob, entropy, slopes = log_probs(case)
     value = f64(case.arrays["y"])[-1]
     old_logprob, old_value, adv, *weights = (f64(a) for a in case.targets() if a is not None)
@@ -177,7 +180,7 @@ def expected(case):
 
 
 def loss_of(case):
-    """Return the loss as a function, and the arrays of its gradients."""
+    """Return a case's loss as a function of weights, and these weights."""
     decoder, weights = Fused(case.action, 1, ActionBounds(case.limit)), {"y": case.low("y")}
     if case.action.continuous:
         weights["logstd"] = case.low("logstd")
@@ -194,7 +197,7 @@ def loss_of(case):
 
 
 def results(case):
-    """Return the results of ``output_loss``, by plain MLX or by kernels."""
+    """Compute a case's loss, metrics and gradients by the package: plain MLX or kernels."""
     losses, weights = loss_of(case)
     (loss, metrics, ratio, value), slopes = mx.value_and_grad(losses)(weights)
     assert {slope.dtype for slope in slopes.values()} == {case.dtype}
@@ -238,7 +241,7 @@ def by_kernels(backend, case):
 
 
 def compare(found, oracle, case):
-    """Compare arrays with an oracle, with tolerances relative to the oracle's largest number.
+    """Assert that results are close to an oracle's, relative to its largest number.
 
     Gradients are rounded to the case's dtype, and have a wider tolerance then.
     """
@@ -261,7 +264,7 @@ def test_kernels_equal_float64_and_plain_mlx(backend, name):
 
 
 def changed(name, **arrays):
-    """Return the case of this name with some arrays replaced."""
+    """Return a copy of a named case with some arrays replaced."""
     other = dataclasses.replace(CASES[name])
     other.arrays = {**CASES[name].arrays, **arrays}
     return other

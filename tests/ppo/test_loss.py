@@ -20,7 +20,7 @@ def arrays(*xs):
 
 
 def ours(logits, value, actions, batch, sizes, mask=None, **coefficients):
-    """Return the package's loss, metrics, dL/dlogits (n, A) and dL/dvalue, for logits (n, A)."""
+    """Compute PPO's loss, metrics and gradients by the package, for logits (n, A)."""
     heads = Categorical(ActionSpec(sizes))
     coefficients = {**COEFFICIENTS, **coefficients}
     ent_coef = mx.array(coefficients.pop("ent_coef"))

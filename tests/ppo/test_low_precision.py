@@ -38,7 +38,7 @@ def normal(rng, *shape):
 
 
 def lower(tree, dtype):
-    """Cast weights as training does."""
+    """Cast a tree of weights to a dtype, as training in low precision does."""
     return tree_map(lambda w: w.astype(dtype), tree)
 
 
@@ -59,7 +59,7 @@ def make(network, action=DISCRETE, dialect="native"):
 
 
 def flat(outputs):
-    """Return a decoder's outputs as a list."""
+    """Return a decoder's outputs (one array or a tuple) as a list."""
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
@@ -74,7 +74,7 @@ def assert_dtypes(tree, dtype):
 
 @pytest.fixture
 def on_a_gpu(monkeypatch, extension):
-    """Let operations choose GPU implementations, and replace their kernels by the CPU extension."""
+    """Let operations choose GPU implementations, whose kernels the CPU extension stands in for."""
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(
         Implementation,
@@ -85,7 +85,7 @@ def on_a_gpu(monkeypatch, extension):
 
 @pytest.fixture(params=["fused", "pure", "gpu"])
 def form(request):
-    """Run a test with each implementation of a policy."""
+    """Run a test with each implementation of a policy: GPU stand-in, extension, plain MLX."""
     if request.param == "gpu":
         request.getfixturevalue("on_a_gpu")
     elif request.param == "pure":
@@ -153,7 +153,10 @@ def test_results_are_float32_and_gradients_have_their_weights_type(
 
 
 def accumulating(dtype):
-    """Return a layer's weight (12, 4), whose state grows slowly to 1, and its z = sigma(-7)."""
+    """Return weights (12, 4) of a MinGRU layer whose state grows slowly to 1.
+
+    Returns also its z, sigma(-7).
+    """
     hidden, gate, projection = np.eye(4) / 2, -7 * np.eye(4), np.zeros((4, 4))
     weight = mx.array(np.concatenate([hidden, gate, projection]).astype(np.float32)).astype(dtype)
     return weight, sigmoid(np.float64(-7))
@@ -180,7 +183,7 @@ def test_small_changes_of_a_state_add_up(path, dtype):
 
 
 def cosine(found, expected):
-    """Return the cosine of the angle between two trees of arrays."""
+    """Return the cosine of the angle between two trees of arrays, flattened."""
     a, b = (np.concatenate([f64(g).ravel() for _, g in named(t)]) for t in (found, expected))
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
@@ -239,7 +242,7 @@ def test_squares_beyond_float16_do_not_overflow(path):
 
 
 def check_images(encoder, dtype, weights, bound, angle):
-    """Features and gradients against float32 with the same weights.
+    """Check an image encoder's features and gradients in 16 bits against float32.
 
     Gradients go other ways where two numbers of a window, or one and 0, are a rounding apart.
     """

@@ -34,7 +34,7 @@ H200, MAC = (512, 232448), (256, 32768)  # threads and shared memory of a block
 
 @dataclasses.dataclass
 class Case:
-    """A minibatch of T steps of S segments, by a policy."""
+    """A minibatch of T steps of S segments with random data, and its policy."""
 
     T: int = 16
     S: int = 8
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def states(self) -> list[str]:
-        """Names of the network's."""
+        """Return the names of the network's recurrent state arrays."""
         return [name for name, _ in tree_flatten(self.policy.initial_state(1))]
 
     @property
@@ -76,7 +76,7 @@ class Case:
         return minibatch.LossSpec(numbers, DISCOUNTS if self.live else None, self.vtrace)
 
     def arrays(self) -> list[Any]:
-        """Return weights, inputs, targets and states as NumPy arrays or None."""
+        """Return a minibatch's random arrays: weights, inputs, targets and states; some None."""
         rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
         n, A, shape = T * S, sum(self.sizes), (T, S, self.D)
         initial = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
@@ -116,7 +116,7 @@ class Case:
         return bytes_
 
     def called(self, step: Any, *arrays: Any) -> list[mx.array]:
-        """Return the results of a step, gradients first."""
+        """Call a function that computes a minibatch; return its results, gradients first."""
         names = [name for name, _ in tree_flatten(self.policy.init(mx.random.key(1)))]
         weights: Any = tree_unflatten([*zip(names, arrays, strict=False)])
         observations, actions, masks, not_done, *rest = arrays[len(names) :]
@@ -147,7 +147,7 @@ class Case:
         return [*(flat[name] for name in names), *others]
 
     def plain(self) -> Any:
-        """Return the plain function of the gradients."""
+        """Return the function that computes the minibatch's loss and gradients in plain MLX."""
         recompute = None
         if self.live:
             parts = self.policy, DISCOUNTS, self.vtrace, advantages
@@ -201,7 +201,9 @@ def plan_of(case: Case, backend: str) -> minibatch.MinibatchPlan | None:
 
 
 def by_kernels(case: Case, backend: str, **replaced: Any) -> tuple[list[str], list[np.ndarray]]:
-    """Return the launched kernels and the results of a minibatch on an emulated GPU.
+    """Compute a minibatch by kernels on an emulated GPU.
+
+    Returns the names of launched kernels, and the results.
 
     Args:
         case: The minibatch.

@@ -18,7 +18,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["metal", "cuda"])
 
 
 def plainly(function, *arrays):
-    """Return the results of plain MLX as NumPy arrays."""
+    """Call a function without the CPU extension; return its results as NumPy arrays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_extension, "load_extension", lambda: None)
         return [np.array(a) for a in function(*map(mx.array, arrays))]
@@ -30,7 +30,10 @@ SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 37: (37, 7)}  # T: steps are read 1
 
 
 def series(T, ends, seed=0):
-    """Return values, rewards, terminals, ratios and, with ``ends``, final_observations."""
+    """Return random values, rewards, terminals and ratios of a rollout.
+
+    With ``ends``, also final_observations.
+    """
     rng, shape = np.random.default_rng(seed), SHAPES[T]
     found = [
         rng.normal(size=shape),
@@ -114,7 +117,7 @@ ALPHA = 0.8
 
 
 def draw_case(T, N, S, seed=0):
-    """Return adv, uniforms and beta."""
+    """Return random inputs for drawing segments: advantages, uniform numbers, and beta."""
     rng = np.random.default_rng(seed)
     adv = rng.normal(size=(T, N)).astype(np.float32) ** 3
     uniforms = (1 - rng.random(S)).astype(np.float32)
@@ -127,7 +130,7 @@ def choose(adv, uniforms, beta):
 
 
 def check_draw(found, adv, uniforms, beta):
-    """Compare rows and weights with plain MLX, except where rounding decides."""
+    """Check drawn segments and their weights against plain MLX, except where rounding decides."""
     rows, weights = found[:2]
     plain, importance = plainly(choose, adv, uniforms, beta)
     p = oracles.probabilities(adv, ALPHA)
@@ -195,7 +198,7 @@ def rows_of(seed=0):
 
 
 def field(name, seed=0):
-    """Return an array with one more step than is taken, and the number of taken steps."""
+    """Return a random rollout field with one more step than is read, and the number of steps."""
     dtype, tail = FIELDS[name]
     steps = STEPS.get(name, 4)
     numbers = np.random.default_rng(seed).integers(0, 250, (steps + 1, N, *tail))
@@ -208,7 +211,7 @@ def taken(name):
 
 
 def grids(seed=0):
-    """Return values, ratios, logprobs, adv and final_observations, (T, N)."""
+    """Return random values, ratios, logprobs, adv and final_observations, (T, N) each."""
     rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=(T, N)).astype(np.float32) for _ in range(4)]
     return [*arrays, rng.choice([0, 0, 1, 2], (T, N)).astype(np.float32)]
@@ -228,7 +231,10 @@ NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
 
 
 def after(values, *back, vtrace=True):
-    """Return new values and ratios, advantages, and sums of their magnitudes."""
+    """Compute what follows a minibatch: new values, ratios and advantages.
+
+    Returns also the sums of the advantages' magnitudes.
+    """
     ratios, *back, rewards, terminals, final_observations = back
     fields = {"rewards": rewards, "terminals": terminals, "final_observations": final_observations}
     *new, totals = after_minibatch(fields, values, ratios, tuple(back), NUMBERS, vtrace)

@@ -37,7 +37,7 @@ LR, STEPS = 0.1, 3
 
 
 def drawn(name, case):
-    """Return weights, gradients and moments."""
+    """Return random weights, gradients and moments for an optimizer's step."""
     rng, count = np.random.default_rng(0), 2 + len(MOMENTS[name])
     trees = [[rng.normal(size=s).astype(np.float32) for s in SHAPES[case]] for _ in range(count)]
     return trees if name == "muon" else [*trees[:3], [np.abs(v) for v in trees[3]]]
@@ -48,7 +48,7 @@ def arguments(trees, loss=1.0, lr=LR, steps=STEPS):
 
 
 def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
-    """Return a step as a function of arrays."""
+    """Return a function that computes an optimizer's step from a flat list of arrays."""
     numbers = {**BETAS[name], "max_grad_norm": max_norm, "weight_decay": decay, **betas}
     numbers |= {"low": True} if case == "of bf16" else {}
     count, kinds = len(SHAPES[case]), MOMENTS[name]
@@ -72,14 +72,17 @@ FORMS = pytest.mark.parametrize("form", ["fused", "pure", "metal", "cuda"], indi
 
 @pytest.fixture
 def form(request, monkeypatch):
-    """Return a function that computes an optimizer's step with one implementation."""
+    """Return a function that computes an optimizer's step with one of several implementations."""
     if request.param == "pure":
         monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     elif request.param == "fused" and cpu_extension.load_extension() is None:
         pytest.skip("the extension can't be built here")
 
     def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
-        """Return new weights and moments, the number of steps, and 1 if the step counts."""
+        """Compute an optimizer's step with this implementation.
+
+        Returns new weights and moments, the number of steps, and 1 if the step counts.
+        """
         step, given = stepping(name, case, **numbers), arguments(trees, loss, lr, steps)
         if request.param in ("metal", "cuda"):
             if name == "adam":
@@ -100,7 +103,7 @@ def form(request, monkeypatch):
 def check(
     form, name, case, trees, bound=5e-6, lr=LR, steps=STEPS, max_norm=1.5, rounded=None, **numbers
 ):
-    """Compare a step with float64."""
+    """Compare an optimizer's step with the float64 oracle."""
     found, made, ok = form(name, case, trees, lr=lr, steps=steps, max_norm=max_norm, **numbers)
     assert ok == 1
     rounded = case == "of bf16" if rounded is None else rounded

@@ -50,7 +50,7 @@ def set_scale(trainer: Trainer, scale: float) -> None:
 
 
 def wrap(trainer: Trainer, **wrappers: Callable[..., Any]) -> None:
-    """Replace the learner's functions. Replacements get the real function first."""
+    """Replace a trainer's update functions; replacements get the real function first."""
     real = functions(trainer)
     wrapped = {
         name: lambda *arguments, name=name, f=f: f(getattr(real, name), *arguments)
@@ -63,7 +63,7 @@ def wrap(trainer: Trainer, **wrappers: Callable[..., Any]) -> None:
 
 
 class Scale:
-    """Dynamic loss scaling in Python."""
+    """Simulates dynamic loss scaling in Python."""
 
     def __init__(self, interval: int, scale: float) -> None:
         self.interval, self.scale = interval, scale
@@ -178,7 +178,7 @@ def test_minibatch_with_one_gradient_that_is_not_finite_changes_nothing(kind, va
 
 
 class Broken(oracles.SmallVec):
-    """Observations are NaN from some step on."""
+    """Stub environments whose observations are NaN from some step on."""
 
     def rows(self, agents, k):
         observations, *others = super().rows(agents, k)
@@ -188,7 +188,7 @@ class Broken(oracles.SmallVec):
 
 
 def broken(part: str) -> tuple[Callable[..., Any], str]:
-    """Return a function that breaks a part of a minibatch, and the name of what it replaces."""
+    """Return a function that makes one part of a minibatch NaN, and what it replaces."""
 
     def targets(real, *arguments):
         values, ratios, *adv = real(*arguments)

@@ -10,7 +10,7 @@ from puffer_mlx.ppo import priority
 
 
 def probabilities(totals, alpha):
-    """Return probabilities of rows with these total absolute advantages over two steps."""
+    """Compute drawing probabilities of rows with given sums of absolute advantages."""
     totals = np.asarray(totals, dtype=np.float32)
     return np.array(
         priority.probabilities(mx.array(np.stack([totals * 0.25, totals * -0.75])), alpha)

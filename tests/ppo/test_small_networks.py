@@ -37,7 +37,7 @@ POLICIES = {
 
 
 def made(sizes, masks=False, **others):
-    """Return a policy, weights, and a rollout whose old probabilities are a little off."""
+    """Return a policy, its weights, and a rollout with slightly different old probabilities."""
     layers, away = others.pop("layers", 2), others.pop("away", 0.2)
     policy = policy_of("MLP", sizes, layers=layers, **others)
     weights, rng = weights_of(policy), np.random.default_rng(1)
@@ -68,7 +68,7 @@ def made(sizes, masks=False, **others):
 
 
 def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
-    """Return the results of separate minibatches."""
+    """Train on the minibatches of an epoch one by one; return all results."""
     run, state = compiled(policy, train), optimizers.find_optimizer("adam").init(weights)
     scaler, metrics, oks = precision.first_scaler("fp32"), [], []
     for minibatch in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
@@ -86,7 +86,7 @@ def at_once(policy, weights, fields, adv, order, train=TRAIN):
 
 
 def differences(found, expected):
-    """Return the largest difference between arrays of two trees, by name."""
+    """Return the largest difference of each array of two trees, by name."""
     pairs = zip(named_arrays(found), named_arrays(expected), strict=True)
     return {
         name: float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())

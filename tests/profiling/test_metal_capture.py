@@ -14,7 +14,7 @@ from puffer_mlx.profiling.metal_capture import MAX_EPOCHS, MetalCapture
 
 @pytest.fixture
 def metal(monkeypatch):
-    """Substitute MLX's functions for captures. ``calls`` records them."""
+    """Replace MLX's functions that capture GPU commands; record their calls in ``calls``."""
     calls = []
     fake = SimpleNamespace(
         is_available=lambda: True,

@@ -10,7 +10,7 @@ from puffer_mlx.profiling.timeline import Timeline
 
 
 class Clock:
-    """A clock that `clock.now += seconds` advances."""
+    """Stub of a clock, which shows the time ``now`` that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -15,7 +15,10 @@ from puffer_mlx.profiling.timeline import ENVIRONMENTS, ROLLOUT, TRAIN, Timeline
 
 
 def read(path: Path) -> tuple[dict[str, list[dict]], list[dict], dict]:
-    """Check the format. Return spans by row in the rows' order, marks, and facts."""
+    """Read a timeline file and check its format.
+
+    Returns spans by row in the rows' order, marks, and facts.
+    """
     document = json.loads(path.read_text())
     rows: dict[int, str] = {}
     order: dict[int, int] = {}

@@ -23,7 +23,7 @@ def test_drawing_and_table_of_rooms_are_written_from_the_sources():
 
 
 def missing(page: Path) -> list[str]:
-    """Return the files that a page names and that don't exist."""
+    """Return the paths that a documentation page names and that don't exist."""
     whole = page.read_text()
     text = re.sub(r"```.*?```", "", whole, flags=re.DOTALL)
     targets = [target for _, target in LINK.findall(text) if "://" not in target]
@@ -56,7 +56,7 @@ FIELDS = ("id", "attr", "name", "module", "value")  # of names, attributes, impo
 
 @functools.cache
 def words(path: Path) -> set[str]:
-    """Return the names and strings of a file's code in lower case."""
+    """Return the names and strings in a Python file's code, in lower case."""
     nodes = ast.walk(ast.parse(path.read_text()))
     texts = (str(getattr(node, field, "")) for node in nodes for field in FIELDS)
     return {word for text in texts for word in text.lower().split(".")}

@@ -26,7 +26,7 @@ def folder(here):
 
 
 def output(*words: str, cwd: Path) -> list[list[str]]:
-    """Return the words of each line that a Python program prints."""
+    """Run Python with arguments; return the words of each line that it prints."""
     done = subprocess.run(
         [sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=120
     )

@@ -20,7 +20,7 @@ LAUNCHES: dict[str, dict[str, list[float]]] = json.loads(TABLE.read_text())
 
 
 def count(folder: Path, *argv: object) -> dict:
-    """Return the results of benchmarks/launches.py."""
+    """Run benchmarks/launches.py with arguments; return its results."""
     done = benchmark("launches", *argv, "--json", "record.json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads((folder / "record.json").read_text())["results"]

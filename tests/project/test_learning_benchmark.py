@@ -24,7 +24,7 @@ PUFFER_MLX, SB3 = tasks.PUFFER_MLX, tasks.SB3
 
 
 def write_record(folder: Path, name: str, trainer: str = PUFFER_MLX, **seeds: Any) -> None:
-    """Write a record as learning_record.keep does. seeds: s1=(score, CPU s)."""
+    """Write an imitated record of the learning benchmark. seeds: s1=(score, CPU s)."""
     folder.mkdir(exist_ok=True)
     made = {
         seed.removeprefix("s"): {
@@ -106,7 +106,7 @@ def test_tables_show_medians_ranges_and_failed_seeds(tmp_path):
 
 
 class Fakes:
-    """Runs that are only counted."""
+    """Replaces the training runs of the learning benchmark by stubs, and counts them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Any] = []
@@ -182,7 +182,7 @@ def test_nightly_score_is_weighted_by_episodes():
 
 @pytest.fixture
 def night(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the nightly benchmark with these final scores of each seed.
+    """Return a function that runs the nightly learning benchmark with given final scores.
 
     The record says 100 at the end and 5 at first: at least 81 with a margin of 0.2.
     """

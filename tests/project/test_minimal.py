@@ -55,7 +55,7 @@ CASES = {
 
 
 class Stepped:
-    """Environments without ``collect``: the trainer acts through MLX."""
+    """Environments without the method ``collect``, so that the trainer acts through MLX."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments

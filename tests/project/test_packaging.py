@@ -24,7 +24,7 @@ SHIPPED = {".py", ".json", ".c", ".cpp", ".h", ".ini", ".txt", ".typed"}
 
 
 def built(kind: str, directory: Path, **variables: str) -> Path:
-    """Build a distribution with hatchling, and return its file."""
+    """Build the package's wheel or source distribution; return its file."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
     environment = {**os.environ, "PUFFER_MLX_PREBUILT": "", **variables}
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, env=environment)
@@ -112,7 +112,10 @@ def test_wheel_of_one_platform_lists_its_compiled_libraries(wheel, tmp_path):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The command in an environment with the wheel and links to the present dependencies."""
+    """Return the path of ``puffer-mlx`` in a new environment with the installed wheel.
+
+    Dependencies are links to the present ones.
+    """
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]

@@ -40,7 +40,7 @@ def test_memory_has_the_rules_of_the_environment_in_c(length, right):
 
 
 def maze(north: bool, length: int) -> tuple[Any, list[float]]:
-    """Return a maze whose goal is in the north or south, and its first observation."""
+    """Return a T-maze whose goal is in the north or south, and its first observation."""
     made = TASKS.t_maze(length)
     for seed in range(100):
         seen = made.reset(seed=seed)[0].tolist()

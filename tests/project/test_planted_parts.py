@@ -21,7 +21,7 @@ CLOSE = 2e-5  # float32, sums in another order
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> Path:
-    """A folder with a copy of the package and both parts; compiling takes a minute."""
+    """Return a folder with a copy of the package and two planted parts: a network and an op."""
     folder = tmp_path_factory.mktemp("planted")
     copy = copied_package(folder)
     shutil.copytree(PLANTED / "leaky", copy / "policy" / "networks" / "leaky")

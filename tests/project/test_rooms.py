@@ -61,7 +61,7 @@ def imports(node: ast.AST, at_import: bool = True) -> Iterator[tuple[str, bool]]
 
 
 def dotted(path: Path) -> str:
-    """Return the dotted name of a file's module without the package; a folder for its __init__."""
+    """Return the dotted name of a module's file within the package."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -72,7 +72,10 @@ NAMES = {module: list(imports(ast.parse(path.read_text()))) for module, path in 
 
 
 def ours(names: list[tuple[str, bool]], at_import: bool = False) -> set[str]:
-    """Return this package's modules among imports; if ``at_import``, those that run at import."""
+    """Return those of some imports that are modules of this package.
+
+    If ``at_import``, only those that run at import.
+    """
     found = {name.removeprefix("puffer_mlx.") for name, now in names if now or not at_import}
     return found & set(MODULES)
 
@@ -93,7 +96,7 @@ HEADERS = [path for path in PACKAGE.rglob("*.h") if path.relative_to(PACKAGE).pa
 
 
 def includes(header: Path, text: str) -> set[str]:
-    """Return the modules of the folders that a header includes files from.
+    """Return the modules of the package from whose folders a C header includes files.
 
     A name is looked up beside the header, then in ``ops/``, then in the package.
     """
@@ -112,7 +115,7 @@ def hosted(module: str) -> set[str]:
 
 
 def upwards(arrows: dict[str, set[str]]) -> list[str]:
-    """Return imports of modules of a room that isn't below."""
+    """List imports between packages that go against their order, from lower to higher."""
     return [
         f"{module} imports {other}"
         for module, others in arrows.items()
@@ -136,7 +139,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def knows_too_much(module: str, known: set[str]) -> bool:
-    """Return True if a module imports NumPy or MLX and its room mustn't."""
+    """Return True if a module imports NumPy or MLX although its package must not."""
     if room(module) in NUMPY_ONLY:
         return "mlx" in known
     if room(module) in MLX_ONLY:

@@ -20,12 +20,12 @@ ROCK, PAPER, SCISSORS = np.eye(3)
 
 
 def always(mix, rounds: int = 4) -> Behaviour:
-    """Return a behaviour with one mix of choices."""
+    """Return rock-paper-scissors behaviour that always uses the same mix of choices."""
     return [np.tile(mix, (9**d, 1)) for d in range(rounds)]
 
 
 def anything(seed: int, rounds: int) -> Behaviour:
-    """Return a behaviour with a random mix after each history."""
+    """Return random rock-paper-scissors behaviour: a random mix after each history."""
     rng = np.random.default_rng(seed)
     return [rng.dirichlet(np.ones(3), 9**d) for d in range(rounds)]
 

@@ -18,7 +18,7 @@ SOURCE = "https://github.com/puffer-mlx/puffer_mlx/blob/main/"
 
 
 class Page(HTMLParser):
-    """A page's links, and the anchors in it."""
+    """Parses an HTML page, and collects its links and anchors."""
 
     def __init__(self, path: Path):
         super().__init__()

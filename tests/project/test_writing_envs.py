@@ -54,7 +54,7 @@ def commands_of(name: str) -> list[tuple[str, list[str]]]:
 
 
 def blocks(language: str, title: str) -> list[str]:
-    """Return the code blocks of a section."""
+    """Return the code blocks of a language in a section of docs/writing_envs.md."""
     section = TEXT.partition(f"\n## {title}")[2].partition("\n## ")[0]
     return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 

@@ -25,7 +25,7 @@ CPU = mx.Device(mx.cpu)
 
 
 class Run:
-    """Coded environments, a policy and a buffer. The backend decides how the policy acts.
+    """Collects rollouts of a policy in coded environments, to compare ways of acting.
 
     acts: (N,), the index of the policy that acts for each agent, of three; None for one policy.
     """
@@ -145,7 +145,7 @@ HALVES = np.repeat([0, 2, 0, 1], N // 4)  # each half lacks a policy
 
 
 def made(run: Run, rows: np.ndarray) -> list[np.ndarray]:
-    """Return what the last rollout wrote for some agents, and their states."""
+    """Return all arrays that the last rollout wrote for some agents, and their states."""
     fields = (array for array in run.buffer.fields.values() if array is not None)
     states = [[array for _, array in named(state)] for state in run.states]
     whole = [np.concatenate([np.array(a) for a in own]) for own in zip(*states, strict=True)]

@@ -20,7 +20,7 @@ T, N = 5, 12
 
 
 class Run:
-    """A buffer, coded environments and a policy."""
+    """A rollout buffer, coded environments and a policy, to collect rollouts."""
 
     def __init__(
         self,

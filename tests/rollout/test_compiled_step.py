@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("extension")
 
 
 class Case:
-    """A policy, and a rollout's arrays filled with random numbers."""
+    """A policy's step in C, and a rollout's arrays filled with random numbers."""
 
     def __init__(self, policy: Policy, T=T, N=N, masked=False, as_bytes=False, seed=0) -> None:
         rng = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ class Case:
         self.actor.prepare(self.weights)
 
     def bind(self):
-        """Return the C function with its context bound."""
+        """Bind the C actor to the case's memory; return its function that acts."""
         function, context = self.actor.bind(self.views, self.noise, self.states)
         return lambda *where: ActFunction(function)(context, *where)
 
@@ -68,12 +68,12 @@ class Case:
         return self
 
     def found(self) -> list[np.ndarray]:
-        """Return all arrays that acting wrote."""
+        """Return all arrays that acting in C wrote: actions, log-probabilities, values, states."""
         states = [array for _, array in named(self.states)]
         return [self.views.actions, self.views.logprobs, self.views.values, *states]
 
     def expected(self) -> list[np.ndarray]:
-        """Return the arrays as computed by MLX."""
+        """Compute by MLX the arrays that acting in C should write."""
         policy, views, chosen = self.policy, self.views, []
         state = tree_map(mx.array, self.first)
         for t in range(self.T):
@@ -98,7 +98,9 @@ def made(policy: Policy) -> acting_in_c.CActor:
 
 
 def check(case: Case, atol=2e-6, most=0) -> None:
-    """Compare with MLX; ``most`` samples may be at a boundary between two actions.
+    """Compare the policy's step in C with MLX.
+
+    ``most``: samples that may be at a boundary between two actions.
 
     Tolerances are relative to the values, which are as large as the policy's other outputs.
     """

@@ -79,7 +79,7 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and rollouts on a GPU or through MLX on the host.
+    """Collects rollouts of a policy in environments, on an emulated GPU or on the host.
 
     form: ``rollout`` (one launch, in blocks of few agents), ``step`` (a few launches per step),
         ``fp32`` or ``bf16`` (one launch, in blocks of many by matrix units); empty: the host.
@@ -115,7 +115,7 @@ class Run:
         return kernel
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
-        """Return the fields of a rollout of T steps."""
+        """Collect a rollout of T steps, and return its fields by name."""
         self.buffer.begin(self.buffer)
         noise = self.policy.distribution.noise(mx.random.key(seed), (T, self.agents))
         mx.eval(noise, self.states)
@@ -126,7 +126,7 @@ class Run:
 
 
 def compared(name: str, form: str, network: str = "MinGRU", opponents: int = 0) -> Run:
-    """Compare rollouts. Discrete actions and all that follows from them have the same bits."""
+    """Compare rollouts on an emulated GPU with the host's; return the GPU's run."""
     width = 32 if form == "fp32" else 8
     ours, host = (Run(name, each, network, opponents, width) for each in (form, ""))
     rounded, ends = name == "cartpole_continuous", 0.0  # actions differ by rounding
@@ -154,7 +154,7 @@ def compared(name: str, form: str, network: str = "MinGRU", opponents: int = 0) 
 
 
 def launched(name: str, **given: Any) -> list[mx.array]:
-    """Return zeros that depend on all inputs of a kernel."""
+    """Stand in for a kernel: return zeros that depend on all its inputs."""
     total = mx.concatenate(
         [array.astype(mx.float32).reshape(-1) for array in given["inputs"]]
     ).sum()
@@ -253,7 +253,7 @@ def test_the_steps_per_launch_change_no_bit(form):
 
 
 class Watchdog:
-    """A kernel whose launches of more than ``most`` steps are ended, as macOS does."""
+    """Stands in for macOS: ends kernel launches of more than ``most`` steps."""
 
     def __init__(self, kernel: Any, most: int) -> None:
         self._kernel, self._most = kernel, most
@@ -327,7 +327,10 @@ SELF_PLAY = "--vec.num-policies", "2", "--vec.hist-policy-percent", "0.5"
 
 @pytest.fixture
 def on_gpu(monkeypatch, request):
-    """Make trainers roll out on an emulated GPU. The parameter: True for overlap, or ``steps``."""
+    """Let trainers run rollouts on an emulated GPU.
+
+    The parameter: True for overlap, or ``steps``.
+    """
     asked = getattr(request, "param", False)
     overlap = asked is True
 
@@ -429,7 +432,7 @@ def test_the_host_resumes_a_checkpoint_of_a_gpu(on_gpu, monkeypatch):
 
 
 def serial_trainer() -> trainer.Trainer:
-    """Return a trainer that launches each rollout at the start of its epoch."""
+    """Return a trainer that launches each rollout only at the start of its epoch."""
     serial = make_trainer()
     serial.collector.launches_ahead = False
     return serial

@@ -33,7 +33,10 @@ SETTINGS: dict[str, Any] = {
 
 
 class Limited(gymnasium.Env):
-    """Observes the step and the episode. Episodes end by their time limit, or by death."""
+    """Gymnasium environment whose episodes end by their time limit, or by death.
+
+    It observes the step and the episode.
+    """
 
     action_space = Discrete(2)
 
@@ -59,7 +62,10 @@ class Limited(gymnasium.Env):
 
 
 def same_step(num_envs, **keywords):
-    """Create environments with limits of 4, 5, 6 … steps. The first one dies at its limit."""
+    """Create vector environments with time limits of 4, 5, 6 … steps.
+
+    The first one dies at its limit.
+    """
     return SyncVectorEnv(
         [lambda i=i: Limited(4 + i, i == 0, **keywords) for i in range(num_envs)],
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
@@ -67,7 +73,7 @@ def same_step(num_envs, **keywords):
 
 
 def value(policy, weights, rows) -> float:
-    """Return the value of the last one of an agent's successive observations."""
+    """Return a policy's value of the last of an agent's successive observations."""
     state = policy.initial_state(1)
     for row in rows:
         seen = mx.array(np.asarray(row, np.float32)[None])

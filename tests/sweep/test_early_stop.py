@@ -12,7 +12,7 @@ CURVES.append(np.array([[4.5, 50.0], [9.0, 100.0], [9.0, 200.0]]))
 
 
 def stops(cost, *scores, curves=CURVES, quantile=0.3):
-    """Return True if a run stops at its last score."""
+    """Return True if early stopping ends a run after the last of these scores."""
     watch = EarlyStop(curves, quantile)
     return [watch.should_stop(cost, score) for score in scores][-1]
 

@@ -29,7 +29,7 @@ AT = Parameters(LENGTHS, scale=0.7, offset=0.4, noise=0.02, mean=0.1, linear=0.6
 
 
 def one_by_one(a, b, p):
-    """Return the kernel by its formula, pair by pair."""
+    """Compute the Gaussian process's kernel between points a and b, pair by pair."""
     values = np.empty((len(a), len(b)))
     for i, u in enumerate(a):
         for j, v in enumerate(b):

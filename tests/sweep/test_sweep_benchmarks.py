@@ -16,7 +16,7 @@ def load(name):
 
 @pytest.fixture
 def benchmarks():
-    """The modules, which are forgotten afterwards."""
+    """Yield the modules of the sweep benchmarks, and forget them afterwards."""
     before = set(sys.modules)
     path = list(sys.path)
     yield load("sweep_methods"), load("sweep_early_stop")

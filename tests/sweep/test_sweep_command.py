@@ -64,7 +64,7 @@ def tiny(here):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder and the output of a sweep of two runs."""
+    """Return the folder and the finished process of a sweep of two runs."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "tiny.ini").write_text(TINY)
     return folder, run("sweep", "tiny.ini", "--name", "one", cwd=folder)
@@ -125,7 +125,7 @@ LONG = "--train.total-timesteps", "100_000_000", "--name", "two"
 
 
 def log_of_first_run(folder: Path, process: Process) -> Path:
-    """Wait for the log of the first run."""
+    """Wait for the log of a sweep's first run; return its path."""
     while not (logs := list(folder.glob("sweeps/squared/two/runs/0000/logs/*/*.jsonl"))):
         assert process.popen.poll() is None
         time.sleep(0.05)

@@ -28,7 +28,7 @@ AGENTS, BUFFERS, HORIZON, MINIBATCH, REPLAY, STEPS = RANGES
 
 
 def trainings(swept, *words):
-    """Return the launcher of a sweep's trainings, whose epochs have 64 agents x 16 steps.
+    """Return the launcher of a sweep's training runs, with epochs of 64 agents x 16 steps.
 
     Args:
         swept: Names of the keys in ``RANGES`` that the sweep varies.

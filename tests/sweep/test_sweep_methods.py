@@ -22,7 +22,10 @@ SETTINGS = SweepSettings(max_suggestion_cost=1000.0, num_random_samples=4)
 
 
 def outcome(vector):
-    """Return score and cost: best at gamma 0.65, better if longer, 1 s for 100,000 steps."""
+    """Return the score and cost of a sweep's run by a simple formula.
+
+    The score is best at gamma 0.65, and better if longer; 100,000 steps cost 1 s.
+    """
     steps = SPACE.to_values(vector)[TIMESTEPS]
     return 1 - 4 * (vector[1] - 0.3) ** 2 + 0.3 * vector[0], steps / 1e5
 
@@ -50,7 +53,7 @@ def test_too_expensive_runs_are_not_suggested():
 
 
 def protein(vectors, **more):
-    """Return Protein with these observations."""
+    """Return the sweep method Protein after it has observed runs with these parameters."""
     method = Protein(SPACE, replace(SETTINGS, **more), 5)
     for vector in vectors:
         method.observe(vector, *outcome(vector))

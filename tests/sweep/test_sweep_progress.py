@@ -21,7 +21,7 @@ def console_of(file: io.StringIO, terminal: bool = False) -> Console:
 
 
 def swept(terminal: bool):
-    """Sweep six runs, the third failing and the fifth ended early.
+    """Run a sweep of six runs, of which the third fails and the fifth ends early.
 
     Return the study, the output and the last status line.
     """

@@ -12,7 +12,7 @@ from puffer_mlx.sweep.space import Parameter
 
 @pytest.fixture
 def swept(tmp_path):
-    """Return a function that reads the sweep of an .ini file's text and of options."""
+    """Return a function that reads a sweep's definition from an .ini text and options."""
 
     def read(text, *argv, env="breakout"):
         path = tmp_path / "more.ini"

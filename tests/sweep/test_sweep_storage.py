@@ -20,7 +20,7 @@ TORN = [b'{"op_code":5,"n":"\xc3', b"\0" * 5000]
 
 
 def add(path: str, data: bytes) -> bytes:
-    """Append to a file. Returns the contents before."""
+    """Append bytes to a file. Returns its contents before."""
     before = Path(path).read_bytes()
     Path(path).write_bytes(before + data)
     return before

@@ -48,13 +48,13 @@ DRIVER = "puffer_mlx.sweep.engine.driver"
 
 
 def score_of_seed(run, seed):
-    """Return the noise that a seed adds to the score of a run, within ±0.25."""
+    """Return the noise within ±0.25 that a seed adds to a sweep run's score."""
     return (zlib.crc32(f"{sorted(run.params.items())} {seed}".encode()) % 1000 - 500) / 2000
 
 
 @dataclass
 class Lucky(Formula):
-    """A run whose score also depends on its seed."""
+    """Stub of a sweep's run whose score also depends on its seed."""
 
     def outcome(self):
         outcome = super().outcome()
@@ -69,14 +69,14 @@ def seeded(**more):
 
 
 def swept(how, start: Any = Formula, path="j.log", **more):
-    """Return a study after its sweep has ended."""
+    """Run a sweep to its end; return the study."""
     sweep = open_study(path, how)
     drive(sweep, how, start, **more)
     return sweep
 
 
 def held_out_of(sweep, run):
-    """Return the scores of a run's held-out seeds."""
+    """Return the scores of a sweep run on held-out seeds, by seed."""
     known = sweep.optuna_study.user_attrs.items()
     words = f"{HELD_OUT_PREFIX} {run.number} "
     known = {int(name[len(words) :]): each for name, each in known if name.startswith(words)}
@@ -170,7 +170,7 @@ def test_only_promising_runs_get_further_seeds(here):
 
 
 def confirming(scores, events, faults=()):
-    """Return a function that starts runs with these pairs of scores, by number.
+    """Return a function that starts stub runs with given scores, by number.
 
     A pair: the search's score, and the held-out one, to which the seed's number is added.
     """
@@ -415,7 +415,7 @@ drive(open_study("shared.log", how), how, start)
 
 
 def worker(folder, runs, killed=-1):
-    """Start a process that sweeps; it is killed when it starts that run."""
+    """Start a process that runs a sweep and is killed when it starts a certain run."""
     words = [sys.executable, "-c", WORKER, str(ROOT / "tests"), str(runs), str(killed)]
     return subprocess.Popen(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
 

@@ -154,7 +154,7 @@ CURVE = [Point(2.0, 3.0, 150), Point(3.0, 4.0, 200)]  # the mean, and the result
 def started(
     here: Path, monkeypatch, script: str, log: str = "", hang: float = 60, slot: Slot = ANY_SLOT
 ) -> TrainingProcess:
-    """Start a run whose program is a shell script and whose log exists."""
+    """Start a sweep's training process whose program is a shell script."""
     program = here / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -175,7 +175,7 @@ def ended(run: TrainingProcess) -> Outcome:
 
 
 def inner(here: Path) -> ProcessIdentity:
-    """Return the process that a run has started and whose number it printed."""
+    """Return the child process that a run's script started; its output names the id."""
     output = here / "run" / "output.txt"
     wait_until(lambda: output.read_text().strip())
     return ProcessIdentity.of(int(output.read_text()))

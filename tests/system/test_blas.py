@@ -21,7 +21,7 @@ numpy_openblas = pytest.mark.skipif(
 
 
 def operand(random: np.random.Generator, shape: tuple[int, ...], layout: str):
-    """Return a float64 array and the same numbers as a float32 array of MLX."""
+    """Return a random float64 operand and the equal MLX array, in a given memory layout."""
     x = random.standard_normal(shape)
     rows = np.repeat(x, 2, axis=-2)
     margin = np.zeros((*shape[:-1], 3))
@@ -64,7 +64,7 @@ def test_shim_covers_every_blas_function_that_mlx_uses():
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a new interpreter with this environment alone."""
+    """Run Python code in a new interpreter with these environment variables alone."""
     return subprocess.run(
         [sys.executable, "-c", code],
         env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"} | environment,

@@ -15,7 +15,7 @@ from puffer_mlx.system import compiler
 
 
 def fake(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Make a shell script the compiler."""
+    """Make a shell script the C compiler, $CC."""
     script = source.with_name("cc")
     script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o755)
@@ -24,7 +24,7 @@ def fake(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a C file with a function that returns 1, and set an empty cache."""
+    """Write a C file with one function, and set an empty cache; return the file."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "one.c"
     path.write_text("int one(void) { return 1; }\n")

@@ -17,7 +17,7 @@ NEW, OLD = LIBC.strlen, LIBC.strcmp  # whatever functions, for Accelerate's two
 
 
 class Library:
-    """A C library with two numbers, of 32 and of 64 bits."""
+    """Stub of macOS's C library, whose sysctl knows two numbers."""
 
     @staticmethod
     def sysctlbyname(name, value, size, new, new_size) -> int:

@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def zig(tmp_path_factory) -> Iterator[Path]:
-    """Set $CC and $CXX to clang for macOS 14, with a cache. Yields the working directory."""
+    """Let $CC and $CXX cross-compile for macOS 14 with zig. Yields the working directory."""
     cache = cache_directory() / "zig"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "PUFFER_MLX_CACHE"):
@@ -50,7 +50,7 @@ def zig(tmp_path_factory) -> Iterator[Path]:
 
 
 class Object:
-    """A 64-bit Mach-O file: its types, and the symbols that it defines or imports."""
+    """Reads a Mach-O file (macOS): its type, and the symbols it defines or imports."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()
@@ -101,7 +101,7 @@ def python_headers() -> Path:
 
 
 def compiler_flags(monkeypatch) -> list[str]:
-    """Return the flags with which the extension is compiled on a Mac."""
+    """Return the compiler flags that the CPU extension gets on a Mac."""
     headers = {"include": str(python_headers())}
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")
@@ -110,7 +110,7 @@ def compiler_flags(monkeypatch) -> list[str]:
 
 
 def compile_source(source: Path, flags: list[str]) -> Path:
-    """Compile a source that includes headers of the extension. Returns a cached output file."""
+    """Cross-compile a source of the CPU extension; return the cached object file."""
     depends = cpu_extension.extension_headers()
     include = [cpu_extension.PACKAGE]
     return compile_program(f"mac_{source.stem}", [source], flags, "c++", depends, include)
@@ -134,7 +134,10 @@ def test_extension_compiles_without_a_warning(zig, monkeypatch):
 
 
 def nanobind_tags(path: Path) -> set[bytes]:
-    """Return an extension's tags of nanobind's ABI, which must be equal to share objects."""
+    """Return the nanobind ABI tags in an extension's file.
+
+    Extensions share objects if these are equal.
+    """
     return set(re.findall(rb"nanobind_\w+_a\d+_v\d+\w*", path.read_bytes()))
 
 

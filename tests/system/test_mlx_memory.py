@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """Return a function that chooses a limit. Returns the new one."""
+    """Return a function that chooses MLX's cache limit for a machine and returns it."""
     limit = mx.set_cache_limit(0)
 
     def chosen(before: int, metal: bool = False, memory: int = 64 * GIB) -> int:

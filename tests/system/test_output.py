@@ -101,7 +101,7 @@ def test_process_of_environments_never_raises(monkeypatch):
 
 def test_output_of_a_signal_handler_in_the_middle_of_a_line_comes_after_it():
     class Stream:
-        """Calls a handler in the middle of a write, as Python does."""
+        """Output stream that calls a signal handler in the middle of a write."""
 
         def __init__(self) -> None:
             self.text, self.inside = "", False

@@ -10,7 +10,7 @@ V4 = prebuilt.LEVELS["x86-64-v4"]
 
 @pytest.fixture
 def bring(tmp_path, monkeypatch):
-    """Return a function that adds a library for these levels of CPUs to the package."""
+    """Return a function that adds prebuilt libraries for CPU levels to the package."""
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     monkeypatch.setattr(prebuilt, "cpu_features", lambda: V4)
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)

@@ -35,7 +35,7 @@ def forget():
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user. Its parents don't matter."""
+    """Return a folder that only the user can write to."""
     monkeypatch.setattr(private_folders, "_SHARED", ())
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
@@ -89,7 +89,7 @@ def test_folder_or_link_of_another_user_is_untrusted(mine: Path):
 
 @pytest.fixture
 def temporary(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary directory of all users, as /tmp is."""
+    """Return a temporary directory that all users share, as /tmp is."""
     mine.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(mine))
     monkeypatch.setattr(private_folders, "_SHARED", (str(mine),))

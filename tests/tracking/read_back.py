@@ -38,7 +38,10 @@ def tensorboard(folder):
 
 
 def wandb(folder):
-    """Read what wandb recorded: a LevelDB log of 32 KiB blocks, chunks with a header of 7 bytes."""
+    """Read back what wandb recorded offline, from its log files.
+
+    The log has LevelDB's format: blocks of 32 KiB, chunks with a header of 7 bytes.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     points, config, summary, names, status = {}, {}, {}, [], []
@@ -68,7 +71,7 @@ def wandb(folder):
 
 
 def contents(paths):
-    """Return the files in the order of their names, as text."""
+    """Return the contents of files as base64 texts, ordered by the files' names."""
     return [base64.b64encode(path.read_bytes()).decode() for path in sorted(paths)]
 
 

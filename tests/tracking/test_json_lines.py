@@ -18,7 +18,7 @@ LONG = json.dumps({"env/" + "x" * 200_000: 1})
 
 
 def strict(text):
-    """Parse lines as JSON readers other than Python's do: NaN is an error."""
+    """Parse JSON lines strictly: NaN is an error."""
 
     def refuse(word):
         raise AssertionError(f"{word} isn't JSON")

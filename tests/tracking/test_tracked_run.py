@@ -44,7 +44,7 @@ def record(epoch: int, **more: float) -> dict[str, float]:
 
 
 def gone(trackers: Trackers) -> bool:
-    """Return True if every process has ended."""
+    """Return True if all processes of the trackers have ended."""
     return all(link.process and link.process.poll() is not None for link in trackers._processes)
 
 

@@ -115,7 +115,7 @@ def test_a_tracker_stores_each_epoch_once_and_the_videos_and_the_result(alone, c
 
 
 def dropped(printed: str, name: str) -> str:
-    """Return the reason in the one line about a dropped tracker."""
+    """Return the reason in the only printed line about a dropped tracker."""
     (line,) = [line for line in printed.splitlines() if "dropped" in line]
     before, _, why = line.partition(f"track  {name} is dropped, the run goes on: ")
     assert before == "" and why

@@ -54,14 +54,14 @@ def environments(c: config.Config, name: str) -> Any:
 def start(
     name: str, overlap: bool, *more: str, epochs: int = E, before: Before | None = None
 ) -> Any:
-    """Return a trainer; ``before`` is called before each send and wait of its environments."""
+    """Return a new trainer; ``before`` is called before each send and wait of environments."""
     c = configure(name, overlap, *more, epochs=epochs)
     made = environments(c, name)
     return Trainer(c, Through(made, before) if before else made)
 
 
 class Through:
-    """Environments with a call before each send and wait."""
+    """Wraps environments to call a function before each send and wait."""
 
     def __init__(self, inner: Any, before: Before) -> None:
         self.inner, self.before = inner, before
@@ -87,7 +87,7 @@ class Failure(Exception):
 
 
 class RaisingAt:
-    """Raise an error at the n-th call of one method."""
+    """Callback that raises an error at the n-th call of one environment method."""
 
     def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
         self.method = method
@@ -101,7 +101,7 @@ class RaisingAt:
 
 
 def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
-    """Return a function whose n-th call raises."""
+    """Wrap a function so that its n-th call raises an error."""
     left = [n]
 
     def call(*arguments, **how):
@@ -140,7 +140,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def metrics_of(logs: dict[str, float]) -> dict[str, float]:
-    """Return the metrics that depend on the seed only and are in every epoch."""
+    """Return the metrics of an epoch that depend on the seed only and are always reported."""
     return {k: v for k, v in learned(logs).items() if k != "loss/first_ratio_error"}
 
 
@@ -152,7 +152,7 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
 
 
 def finish_rollouts_before_training(trainer: Any) -> None:
-    """Finish each rollout before the concurrent update begins to read."""
+    """Let a trainer finish each rollout before the concurrent update begins."""
     start_next = trainer.queue.start_next
 
     def started(weights):
@@ -226,7 +226,7 @@ def nothing(call: str, group: int) -> None:
 
 
 class Whole(NamedTuple):
-    """An undisturbed run."""
+    """Results of an undisturbed training run: records, weights of each epoch, final state."""
 
     records: list[dict[str, float]]
     weights: list[Any]  # before every epoch, and at the end
@@ -244,7 +244,7 @@ def undisturbed(name: str, before: Before | None = nothing) -> Whole:
 
 
 def collects(trainer: Trainer) -> bool:
-    """Return True if the other thread is collecting a rollout."""
+    """Return True if the trainer's other thread is collecting a rollout."""
     future = trainer.collector._future
     return future is not None and not future.done()
 
@@ -252,7 +252,7 @@ def collects(trainer: Trainer) -> bool:
 def assert_resumes(
     trainer: Trainer, name: str, whole: Whole, before: Before | None = nothing
 ) -> None:
-    """Assert that this trainer and a new one with its state both end as the undisturbed run did."""
+    """Assert that a trainer and its resumed copy both end as the undisturbed run did."""
     assert not collects(trainer)
     assert_same(trainer.weights, whole.weights[trainer.epoch])
     other = start(name, True, before=before)
@@ -268,7 +268,7 @@ def breaking_send(trainer: Any, n: int) -> None:
 
 
 def breaking_collect(trainer: Any, after: bool) -> None:
-    """Break a rollout that C collects before or after its steps."""
+    """Let the third rollout that C collects fail, before or after its steps."""
     assert trainer.acts_in_c
     collect = trainer.vec.collect
     checked = once(lambda collected: collected, 3, Failure())
@@ -343,7 +343,7 @@ STILL = "--train.learning-rate", "0", "--reset-state=False"
 
 
 def check_rows_follow(rollouts: list[dict[str, np.ndarray]], whole: list[dict[str, np.ndarray]]):
-    """Assert that the last rollout is the undisturbed run's, up to T steps later.
+    """Assert that the last rollout continues the undisturbed run, at most T steps later.
 
     Values are functions of the recurrent states. Observations don't depend on actions.
     """

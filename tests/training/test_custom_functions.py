@@ -33,7 +33,7 @@ def builtin_loss(now, batch, **coefficients):
 
 
 def extended_loss(now, batch, **coefficients):
-    """Add a term of the features, and report it."""
+    """Custom loss: PPO's plus a term of the features, which is also reported."""
     loss, metrics = builtin_loss(now, batch, **coefficients)
     T, S = now.shape
     assert now.observations.shape[:2] == (T, S) and now.features.shape[0] == T * S
@@ -221,7 +221,7 @@ def test_a_local_function_must_be_given_again(here):
 
 @pytest.fixture
 def module(here, monkeypatch):
-    """Write ``mine.py`` into the working directory."""
+    """Write the module ``mine.py`` with custom training functions here."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "tests" / "training")])
     (here / "mine.py").write_text("from test_custom_functions import SGD, extended_loss, halved\n")
     return here

@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return each edit's results: of the run without it, and of the run with it."""
+    """Train with each edit of the package; return results without and with the edit."""
     folder: Path = tmp_path_factory.mktemp("copy")
     copied_package(folder)
     command = [sys.executable, TESTS / "edited_functions.py", folder]

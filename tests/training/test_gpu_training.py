@@ -114,7 +114,7 @@ def short_epochs(*options: str, env: str = "squared", epochs: int = 1) -> config
 
 
 def change_algorithm(monkeypatch, name: str, **changes: Any) -> None:
-    """Replace fields of an algorithm, without choosing plain MLX for that reason."""
+    """Replace fields of a training algorithm; its kernels remain in use."""
     monkeypatch.setenv(COMPARING_VARIABLE, "1")
     module = importlib.import_module(f"puffer_mlx.ppo.algorithms.{name}")
     make = module.make
@@ -122,7 +122,7 @@ def change_algorithm(monkeypatch, name: str, **changes: Any) -> None:
 
 
 def first_minibatch(given: config.Config, sizes: tuple[int, ...] = (3,)) -> tuple[Any, Any]:
-    """Return the losses and gradients of a run's first minibatch."""
+    """Return the losses and gradients of a training run's first minibatch."""
     trainer = Trainer(given, RandomVec(N, sizes, False))
     trainer.learner.graph = None
     results = []

@@ -45,7 +45,7 @@ def start(*more: str) -> Any:
 
 
 class Fake(SimpleNamespace):
-    """``mlx.core`` with some replaced attributes."""
+    """Stub of the module ``mlx.core`` with some attributes replaced."""
 
     def __getattr__(self, name):
         return getattr(mx, name)
@@ -100,7 +100,7 @@ def test_log_probs_are_recomputed_where_acting_and_training_differ(
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """Make ``place`` see a GPU as MLX's default device. Return its arguments."""
+    """Let placement see a GPU as MLX's default device; return ``choose_placement``'s arguments."""
     arguments = placement_arguments(start())
     monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
@@ -230,7 +230,7 @@ def copies(fields: Any) -> dict[str, np.ndarray]:
 
 
 def watch_fields(trainer: Any) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Return a list that gets each rollout's fields and their recomputed replacements."""
+    """Return a list that gets each rollout's fields before and after they are recomputed."""
     steps, seen = functions(trainer), []
 
     def recompute(fields, weights, states):

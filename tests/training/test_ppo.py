@@ -56,7 +56,7 @@ def native_settings(*more: str) -> config.Config:
 
 
 def trained(chosen: config.Config, epochs: int) -> tuple[Trainer, list[dict[str, float]]]:
-    """Train some epochs. Return the trainer and its metrics."""
+    """Train some epochs. Returns the trainer and each epoch's metrics."""
     with vec.make(chosen, 1) as environments:
         trainer = Trainer(chosen, environments)
         return trainer, [trainer.step() for _ in range(epochs)]
@@ -66,7 +66,10 @@ def trained(chosen: config.Config, epochs: int) -> tuple[Trainer, list[dict[str,
 
 
 def first_epoch(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[float]]]:
-    """Return the observations of each minibatch, and those of the rollout's trainable samples."""
+    """Train an epoch; return the observations of its minibatches and of the rollout.
+
+    Only the rollout's trainable samples count.
+    """
     minibatches: list = []
     real = functions(trainer)
 

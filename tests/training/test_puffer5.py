@@ -32,13 +32,16 @@ def start(epochs, *more):
 
 
 def states_of(trainer):
-    """Return each layer's recurrent state (N, H) of all agents."""
+    """Return the recurrent states (N, H) of all agents in a trainer, one per layer."""
     groups = trainer.collector.states
     return [np.concatenate([f64(group[layer]) for group in groups]) for layer in range(2)]
 
 
 def oracle_epoch(c, rollout, firsts, weights, momentum, epoch):
-    """Compute an epoch in float64, gradients by finite differences. Changes weights in place."""
+    """Compute an epoch of PufferLib 5.0 in float64, with gradients by finite differences.
+
+    Changes weights in place.
+    """
     train, E = c.train, c.epochs
     rewards, terminals = np.clip(f64(rollout["rewards"])[:T], -1, 1), rollout["terminals"][:T]
     lr = oracles.cosine(train.learning_rate, 0, epoch, E)

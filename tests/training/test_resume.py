@@ -68,12 +68,12 @@ def configure(name, *more):
 
 
 def outcome(trainer, logs):
-    """Return as bytes what must be equal."""
+    """Return what must be equal after a resumed run: all arrays as bytes, and records."""
     return everything(trainer), [learned(record) for record in logs]
 
 
 def assert_resumes(settings, folder):
-    """Compare an uninterrupted run with one that is resumed from a checkpoint on disk."""
+    """Assert that a run resumed from a checkpoint on disk ends as an uninterrupted one."""
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
         whole, logs = outcome(trainer, list(trainer))
@@ -143,7 +143,7 @@ def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of an uninterrupted run."""
+    """Return the folder of an uninterrupted training run with all its checkpoints."""
     folder = tmp_path_factory.mktemp("whole")
     done = run("train", *TINY, "--checkpoint-interval", 1, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -190,7 +190,7 @@ def test_a_run_that_is_killed_at_random_moments_writes_the_same_files(tmp_path):
 
 
 def copied(whole, folder, *names):
-    """Copy the run, with new file times. Return the copy's folder."""
+    """Copy a run's folder, with new file times. Returns the copy's checkpoint folder."""
     for name in names or ("checkpoints", "logs"):
         subprocess.run(["cp", "-r", whole / name, folder], check=True)
     return only(folder, "checkpoints/squared/*")

@@ -30,7 +30,7 @@ def settings(name: str, alpha: float = 0.5) -> config.Config:
 
 
 def first_epoch(chosen: config.Config) -> tuple[np.ndarray, list[np.ndarray], dict[str, float]]:
-    """Return a rollout's actions, those that each minibatch's loss reads, and the metrics."""
+    """Train an epoch; return the rollout's actions, those in each minibatch, and the metrics."""
     read: list[np.ndarray] = []
     with vec.make(chosen, 1) as environments:
         trainer = Trainer(chosen, environments)

@@ -47,7 +47,7 @@ def as_arrays(tree: object, prefix: str) -> dict[str, np.ndarray]:
 
 
 def play(vec: NativeVec, state: np.ndarray, actions: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the rows that environments write after a saved state; actions: (PLAYED, N, heads)."""
+    """Restore saved environments and play actions (PLAYED, N, heads); return all rows."""
     vec.restore(state)
     stepper = Stepper(vec, reset=False)
     seen = [[array.copy() for array in stepper.step(step) if array is not None] for step in actions]
@@ -58,7 +58,10 @@ def play(vec: NativeVec, state: np.ndarray, actions: np.ndarray) -> dict[str, np
 
 
 def resume(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return what a resumed run begins with, and its weights after the remaining epochs."""
+    """Resume a saved run to its end.
+
+    Returns the arrays it begins with, and its weights at the end.
+    """
     saved = checkpoint.load(folder)
     with Run.open(saved.config, resumed=saved) as run:
         assert run.continues_episodes, "the environments started new episodes"
@@ -70,7 +73,7 @@ def resume(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def write(name: str) -> None:
-    """Write ``NAME.zip`` with the present code."""
+    """Train a small run of an environment, and store its checkpoint in ``NAME.zip``."""
     with tempfile.TemporaryDirectory() as temporary:
         settings = tiny(name)
         with Run.open(settings) as run:

@@ -31,7 +31,7 @@ CPU = mx.Device(mx.cpu)
 
 @pytest.fixture(autouse=True)
 def reset_streams():
-    """Reset the main thread's streams, which last as long as the process."""
+    """Reset the stream limits of the main thread after a test."""
     yield
     module = cpu_extension.load_extension()
     for stream in getattr(streams._local, "streams", []):
@@ -43,7 +43,7 @@ def reset_streams():
 
 @pytest.fixture
 def in_thread():
-    """Return a function that calls a function in a second thread."""
+    """Return a function that runs another function in a second thread."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda function, *arguments: pool.submit(function, *arguments).result()
         pool.submit(mx.clear_streams).result()

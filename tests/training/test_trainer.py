@@ -64,7 +64,10 @@ ENDED = (
 
 
 def failing(trainer: Trainer, message: str, *calls: int) -> list[int]:
-    """Make some calls of ``optimise``, counted from 1, raise. Return the list of counted calls."""
+    """Let some calls of a trainer's ``optimise`` raise, counted from 1.
+
+    Returns the list of counted calls.
+    """
     real = functions(trainer).optimise
     counted = []
 
@@ -217,7 +220,7 @@ def test_progress_as_text():
 
 
 def watch_draws(trainer: Trainer) -> list[np.ndarray]:
-    """Return a list that gets the random numbers of each minibatch."""
+    """Return a list that gets the random numbers with which each minibatch is drawn."""
     uniforms_of, real = [], functions(trainer)
 
     def draw(fields, values, adv, totals, uniforms, beta):
@@ -445,7 +448,7 @@ def test_a_stop_request_survives_the_vote_of_ranks(vote):
 
 
 class Logging(RandomVec):
-    """Report these logs, one for each rollout."""
+    """Stub environments that report given logs, one for each rollout."""
 
     logs: Any = iter(())
 

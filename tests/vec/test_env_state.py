@@ -35,7 +35,7 @@ def saved(vec: NativeVec) -> np.ndarray:
 
 
 def play(stepper: Stepper, actions: list[np.ndarray]) -> list[np.ndarray]:
-    """Return all rows of each step."""
+    """Step environments with given actions; return copies of all rows of each step."""
     every = (stepper.step(mine) for mine in actions)
     return [array.copy() for rows in every for array in rows if array is not None]
 
@@ -47,13 +47,13 @@ def history(vec: NativeVec, steps: int, seed: int = 0) -> list[np.ndarray]:
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of squared's folder, and use an empty cache."""
+    """Return a copy of the environment squared's folder, with an empty compiler cache."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "squared"))
 
 
 def changed(file: str, old: str, new: str) -> Path:
-    """Return a copy of squared's folder with another text in a file, to be read only."""
+    """Return a read-only copy of the environment squared with a text replaced in a file."""
     return kept_copy(find_environment("squared"), lambda root: edit(root / file, old, new))
 
 
@@ -138,7 +138,7 @@ GAPS = [" ", "\t", "\n", "\r\n", "/* one */", '/* a\n"b */', " // it's\n", " // 
 
 @st.composite
 def two_codes(draw):
-    """Two texts of C, and whether their tokens are equal."""
+    """Draw two texts of C code, and whether their tokens are equal."""
     one = draw(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=6))
     other = list(one)
     if draw(st.booleans()):
@@ -185,7 +185,7 @@ def test_code_of_shipped_environments_lists_states_it_resumes():
 
 @pytest.fixture(scope="module")
 def squares():
-    """An environment and its state."""
+    """Yield environments squared and their saved state."""
     with make("squared", total_agents=4) as vec:
         yield vec, saved(vec)
 

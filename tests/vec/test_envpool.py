@@ -28,7 +28,7 @@ def refused(said: str, name: str, *words: str) -> None:
 
 
 def first_observations(seed: int, steps: int = 100) -> np.ndarray:
-    """Return the observations of four agents that always do the same, (steps, 4, 4)."""
+    """Return CartPole's observations (steps, 4, 4) of four agents that always push left."""
     with make("CartPole-v1", 4, "--vec.seed", str(seed)) as environments:
         rows = started(environments)
         seen = [rows.observations]

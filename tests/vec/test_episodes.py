@@ -16,7 +16,10 @@ def add(episodes, rewards, ended, **more):
 
 @pytest.fixture
 def three():
-    """Return the episodes of three agents: the first agent's returns are 3 and 4, the last's 21."""
+    """Return the recorded episodes of three agents, some of them ended.
+
+    The first agent's returns are 3 and 4, the last one's 21.
+    """
     episodes = Episodes(3)
     add(episodes, [1, 10, 5], [0, 0, 0])
     add(episodes, [2, 10, 7], [1, 0, 0])

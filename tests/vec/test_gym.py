@@ -202,7 +202,7 @@ def without_space():
 
 
 def vast():
-    """Return an environment whose bounds alone would exceed any memory."""
+    """Return an environment whose observation bounds would exceed any memory."""
     made, box, shape = Walk(), gymnasium.spaces.Box(-1, 1, (1,)), (10**13,)
     box._shape = shape
     box.low, box.high = (np.broadcast_to(bound, shape) for bound in (box.low, box.high))

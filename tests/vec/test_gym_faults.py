@@ -33,7 +33,7 @@ STAY = np.ones((4, 1), np.float32)
 
 
 def make(fault: str, backend: str, **keywords) -> PythonVec:
-    """Make four environments in two groups; number 3 fails in its third step."""
+    """Make four environments in two groups; the fourth one fails in its third step."""
     env = {"fault": fault, "who": 3, **keywords.pop("env", {})}
     usual = {"name": "faulty", "total_agents": 4, "num_buffers": 2, "backend": backend}
     return gym_vec(Faulty, **{**usual, "env": env, **keywords})
@@ -46,7 +46,7 @@ def play(vec: PythonVec, steps: int = 12) -> None:
 
 
 def processes() -> set[int]:
-    """Return the processes of environments, running or not collected."""
+    """Return the ids of this process's child processes, also ended ones."""
     running = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -57,7 +57,7 @@ def processes() -> set[int]:
 
 @pytest.fixture(scope="module")
 def server():
-    """Return the processes that stay until the end: the fork server."""
+    """Return the ids of processes that outlive environments: the fork server."""
     before = processes()
     with make("none", "async", env={"at": -1}):
         running = processes()
@@ -67,7 +67,7 @@ def server():
 
 @pytest.fixture
 def nothing_left(server):
-    """Check that no process is left."""
+    """Assert after each test that no environment process is left."""
     yield
     assert processes() <= server
 
@@ -119,7 +119,7 @@ def test_fault_of_vectorized_form_is_reported(nothing_left):
 
 
 class Old(gymnasium.Env):
-    """Has habits of gym before 0.26."""
+    """Environment with the API of gym before 0.26, which must be refused."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -177,12 +177,12 @@ def test_close_that_fails_is_reported_in_one_line(nothing_left, capfd, monkeypat
 
 
 def replace(place: int, value: Any) -> Any:
-    """Return a change of one part of a result."""
+    """Return a function that replaces one item of a step's or reset's result."""
     return lambda *result: (*result[:place], value, *result[place + 1 :])
 
 
 def changed(base: Any, step_change: Any, reset_change: Any = None) -> PythonVec:
-    """Make walks whose results are changed by functions."""
+    """Make vectorized walks whose step and reset results are changed by functions."""
 
     class Changed(base):
         def reset(self, **keywords):
@@ -306,7 +306,7 @@ def test_sigterm_ends_children_of_an_environment(fault: str, nothing_left):
 
 
 class Interrupted(Walk):
-    """Sends Ctrl-C to the main process in its third step."""
+    """Walk environment that sends Ctrl-C to the main process in its third step."""
 
     def step(self, action):
         if self.steps == 2:

@@ -243,7 +243,7 @@ def test_unknown_keys_are_reported_and_strings_and_booleans_are_numbers():
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of squared's folder, and use an empty cache."""
+    """Return a copy of the environment squared's folder, with an empty compiler cache."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "copied"))
 

@@ -29,7 +29,7 @@ def make(fault: str, total_agents: int = 8, **keywords: Any) -> NativeVec:
 
 
 def step(vec: NativeVec, steps: int) -> Stepper:
-    """Let every agent stay where it is."""
+    """Step environments several times while their agents stay in place; return the stepper."""
     stepper = Stepper(vec)
     for _ in range(steps):
         stepper.step(np.ones((vec.num_agents, 1), np.float32))
@@ -74,7 +74,7 @@ def test_exit_in_close_is_ignored():
 
 
 def training(fault: str) -> tuple[object, ...]:
-    """Return arguments of train.py: epochs have 8 steps, so the second one has the 9th step."""
+    """Return arguments of the train command in which the faulty 9th step is in epoch 2."""
     return (
         *(FAULTY, "--env.fault", NAMES.index(fault), "--device", "cpu"),
         *("--train.horizon", 8, "--train.minibatch-size", 512),
@@ -126,7 +126,7 @@ def interrupted(work, vec):
 
 
 def python(code: str, **how) -> tuple[int, str, str]:
-    """Run code after START. Returns the exit status, the output and the errors."""
+    """Run Python code in a new process. Returns the exit status, the output and the errors."""
     words = [sys.executable, "-c", START + textwrap.dedent(code)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, **how)
     return done.returncode, done.stdout, done.stderr

@@ -32,14 +32,16 @@ def coded(groups=1, observations=True, rewards=True, kind=CodedVec) -> Normalize
 
 
 def raw(k: int) -> list[np.ndarray]:
-    """Return observations, rewards and terminals of step k before normalization."""
+    """Return coded observations, rewards and terminals of step k before normalization."""
     plain = CodedVec(N, 1)
     plain.scale = 1e5
     return [np.array(array) for array in plain.rows(np.arange(N), k)[:3]]
 
 
 def everything(steps: int, bad=lambda k: ([], [])):
-    """Yield the number of each step, ``raw``, and all observations and returns so far.
+    """Yield for each step what the normalizer should have seen until then.
+
+    These are the step, its raw rows, and all observations and returns so far.
 
     Agents that ``bad`` returns are left out.
     """
@@ -117,7 +119,7 @@ def test_restored_statistics_continue_bit_for_bit():
 
 
 class Clock(gymnasium.Env):
-    """Observes ``start`` plus the number of the step, and the number; both of ``dtype``."""
+    """Gymnasium environment that observes a time of day (``start`` + step) and the step."""
 
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -203,7 +205,7 @@ OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
 
 @pytest.fixture(scope="module")
 def run(request, tmp_path_factory):
-    """The name of an environment, a trainer that has trained, and its checkpoint."""
+    """Yield an environment's name, its trainer after training, and the checkpoint."""
     word = DRIFT[getattr(request, "param", "native")]
     folder = tmp_path_factory.mktemp("run")
     with contextlib.ExitStack() as stack:
@@ -285,7 +287,7 @@ def test_policy_of_normalized_observations_refuses_other_environments(run, here)
 
 
 class Spoiled(CodedVec):
-    """Some agents' rows aren't finite in steps 3 and 4, and none is in step 5."""
+    """Stub environments in which some observations and rewards aren't finite."""
 
     def rows(self, agents, k):
         observations, rewards, *others = super().rows(agents, k)

@@ -33,7 +33,7 @@ class Breakout:
 
 @pytest.fixture
 def imitated(tmp_path, monkeypatch):
-    """Imitate the folders of PufferLib, and hide a real package."""
+    """Imitate the installed package PufferLib by some files, and hide a real one."""
     for name in [n for n in sys.modules if n.partition(".")[0] == "pufferlib"]:
         monkeypatch.delitem(sys.modules, name)
     for file, text in FILES.items():

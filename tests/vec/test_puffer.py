@@ -23,7 +23,7 @@ def make(factory: Any = Pairs, agents=8, **keywords):
 
 
 def right(rows, signs=3):
-    """Return the actions that Pairs rewards, (n, 2)."""
+    """Return the actions (n, 2) that the environment ``Pairs`` rewards."""
     agent = rows.observations[:, signs:].argmax(1)
     return np.stack([(rows.observations[:, :signs].argmax(1) + agent) % signs, agent], 1).astype(
         np.float32
@@ -123,7 +123,7 @@ def rightly(vec, steps):
 
 
 def returns(records, *more, env=None):
-    """Return the return, length and more numbers of each episode, or of one environment's."""
+    """Return (return, length, ...) of each recorded episode, perhaps of one environment only."""
     keys = ("episode_return", "episode_length", *more)
     return [tuple(r[key] for key in keys) for r in records if env in (None, r["env"])]
 
@@ -175,7 +175,7 @@ def test_agents_of_emulated_environments_end_one_by_one():
 
 
 def failing(fault: str):
-    """Return a factory whose instance of seed 6 fails."""
+    """Return a factory of PufferLib environments, of which the one with seed 6 fails."""
 
     def factory(buf=None, seed=0):
         return single(fault=fault if seed == 6 else "", buf=buf, seed=seed)

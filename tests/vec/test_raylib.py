@@ -31,13 +31,13 @@ C = Path(__file__).parents[1] / "c"
 
 
 def struct(size: int) -> type[ctypes.Structure]:
-    """Return a struct of ``size`` floats."""
+    """Return a ctypes struct of ``size`` floats."""
     fields = [(f"f{i}", ctypes.c_float) for i in range(size)]
     return type(f"Floats{size}", (ctypes.Structure,), {"_fields_": fields})
 
 
 class Hit(ctypes.Structure):
-    """RayCollision."""
+    """Raylib's struct RayCollision for ctypes."""
 
     _fields_ = (("hit", ctypes.c_bool), ("distance", ctypes.c_float), ("at", struct(6)))
 
@@ -56,7 +56,10 @@ TYPES = {
 
 @pytest.fixture(scope="module")
 def call() -> Callable:
-    """A function that calls one of the stand-in: name, letters of TYPES, arguments."""
+    """Return a function that calls a function of the raylib stand-in.
+
+    Arguments: name, letters of TYPES, and the function's arguments.
+    """
     sources = environments_folder() / "src"
     path = compile_shared(
         "raymath",
@@ -239,7 +242,7 @@ int DrawnFrames(void) { return ++frames; }
 
 
 def install(prefix: Path, static: bool = False) -> Path:
-    """Install a substitute for raylib that counts frames."""
+    """Compile and install a stand-in for raylib that counts frames; return its prefix."""
     for name in "include", "lib":
         (prefix / name).mkdir(parents=True)
     (prefix / "include" / "raylib.h").write_text(HEADER)
@@ -260,7 +263,7 @@ def install(prefix: Path, static: bool = False) -> Path:
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hide what is installed on this machine."""
+    """Hide any raylib that is installed on this machine."""
     monkeypatch.delenv("RAYLIB_PATH", raising=False)
     monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path / "nothing"))
     monkeypatch.setattr(

@@ -43,7 +43,7 @@ def restored_registry():
 
 
 def slope_env() -> Any:
-    """Return a local class of environments that show their steps times a slope."""
+    """Return a local environment class whose observation is the step times a slope."""
 
     class Slope(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
@@ -66,7 +66,7 @@ def slope_env() -> Any:
 
 
 def shown(make: Any, backend: str = "async") -> list[float]:
-    """Return the observations of the first of two environments."""
+    """Play three steps; return the observations of the first of two environments."""
     with gym_vec(make, name="it", total_agents=2, backend=backend) as vec:
         return [float(rows.observations[0, 0]) for rows in played(vec, 3)]
 
@@ -140,7 +140,7 @@ def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
 
 
 class Simulated(slope_env()):
-    """Has a forked process, which ``close`` leaves running."""
+    """Environment with a forked process, which its ``close`` leaves running."""
 
     def __init__(self, daemon=True, thread=False, render_mode=None):
         super().__init__()

@@ -137,7 +137,7 @@ NORMALIZED = "--vec.normalize-observations", "1"
 
 @pytest.fixture
 def run(request, tasks):
-    """A trainer that has trained, its checkpoint, and an exported file."""
+    """Yield a trainer after training, its checkpoint, and an exported file."""
     with trained(config.load(WORD, [*OPTIONS, *getattr(request, "param", ())])) as made:
         export(checkpoint.load(made[1]), ExportFormat("safetensors"), tasks / "w.safetensors", None)
         yield *made, "w.safetensors"

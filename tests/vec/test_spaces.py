@@ -46,7 +46,7 @@ def choices(draw):
 
 
 def nested_spaces(leaves):
-    """Return a strategy for spaces: the leaves, or nested tuples and dictionaries of them."""
+    """Return a Hypothesis strategy for nested Gymnasium spaces with given leaves."""
     names = st.sampled_from("abc")
     return st.recursive(
         leaves,
@@ -66,7 +66,7 @@ def leaves_of(space) -> list[Any]:
 
 
 def sampled(space):
-    """Return a batch of samples as a vector environment returns it."""
+    """Return a batch of random samples of a space, as a vector environment returns it."""
     batch = batch_space(space, N)
     batch.seed(0)
     return batch.sample()
@@ -80,7 +80,7 @@ def written(layout, batch):
 
 
 def nested(value, kind=None):
-    """Return dicts and tuples of arrays with lists instead, to compare them.
+    """Convert nested dicts and tuples of arrays to lists, to compare them.
 
     ``kind`` is the dtype to which arrays are converted first, if given.
     """

@@ -33,7 +33,7 @@ from puffer_mlx.vec.rows import random_actions
 
 
 def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
-    """Return all rows of random legal steps, as bytes."""
+    """Play random legal actions; return the bytes of all rows of each step."""
     rng = np.random.default_rng(seed)
     every = (stepper.step(legal_actions(stepper, rng)) for _ in range(steps))
     return [b"".join(a.tobytes() for a in rows if a is not None) for rows in every]

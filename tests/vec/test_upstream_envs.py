@@ -32,7 +32,10 @@ from puffer_mlx.vec.rows import random_actions
 
 @pytest.fixture
 def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder ``ocean`` of a copy of the repository, and an empty cache."""
+    """Return the folder ``ocean`` in a copy of the PufferLib 4.0 test repository.
+
+    The compiler cache is empty.
+    """
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(UPSTREAM_ROOT, tmp_path / "repository")) / "ocean"
 
@@ -91,7 +94,7 @@ def test_missing_data_is_an_error(ocean: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def play(vec: NativeVec, steps: int, stepper: Stepper | None = None) -> np.ndarray:
-    """Return all observations of random steps."""
+    """Play random actions; return the observations of all steps."""
     stepper = stepper or Stepper(vec)
     rng = np.random.default_rng(1)
     seen = []

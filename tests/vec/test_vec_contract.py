@@ -78,14 +78,14 @@ def kind(request) -> str:
 
 @pytest.fixture(scope="module")
 def vec(kind: str):
-    """Return one of this kind in two groups; tests don't close it."""
+    """Yield environments of one kind in two groups, and close them after the test."""
     with KINDS[kind](num_buffers=2) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def pair(kind: str):
-    """Return two of this kind; tests step both alike."""
+    """Yield two equal sets of environments of one kind, and close them after the test."""
     with KINDS[kind](num_buffers=2) as made, KINDS[kind](num_buffers=2) as twin:
         yield made, twin
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not has_vectorised_versions(), reason="needs Gym
 
 
 class Film(gymnasium.Env):
-    """Step t's picture is (t + row, t + column, t), so each pixel shows its time and place."""
+    """Environment that observes pictures: each pixel shows its step and its place."""
 
     action_space = Discrete(2)
 

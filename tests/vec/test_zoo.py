@@ -35,7 +35,7 @@ def final_observations(seen: list[Rows]) -> list[list[float]]:
 
 
 class Stays(zoo_relay.Relay):
-    """Takes no agent out of its list, and shows sevens to those that ended."""
+    """Relay that never removes agents from its list; ended ones observe sevens."""
 
     def step(self, actions):
         self.agents = list(actions)
@@ -105,7 +105,7 @@ def test_episodes_count_steps_of_present_agents():
 
 
 class Back(zoo_relay.Relay):
-    """Runner 1 ends in step 1, returns in step 3, and runs until step 5."""
+    """Relay whose runner 1 ends in step 1, returns in step 3, and runs until step 5."""
 
     def reset(self, seed=None, options=None):
         self.lives = [6, 1, 6]
@@ -139,7 +139,7 @@ def test_agent_that_returns_begins_a_new_episode():
 
 
 def bent(change: Any, reset: Any = None) -> Any:
-    """Return relays of 4 steps whose results are changed by functions."""
+    """Return a class of relays of 4 steps whose results are changed by functions."""
 
     class Bent(zoo_relay.Relay):
         def __init__(self):
@@ -161,7 +161,10 @@ def arrays(seen, rewards, ended, limit, infos):
 
 
 def without(where: int):
-    """Return relays whose dictionary number ``where``, of the five, lacks runner 2."""
+    """Return a class of relays in whose results runner 2 is missing.
+
+    ``where`` says in which of a step's five dictionaries.
+    """
 
     def change(*result):
         result[where].pop("runner_2")
@@ -263,7 +266,7 @@ def test_environment_is_found_by_name_and_total_agents_lowered_to_a_multiple():
 
 def test_render_shows_the_picture_or_says_that_there_is_none():
     class Blind(zoo_relay.Relay):
-        """As PettingZoo's own ParallelEnv, whose render is there and raises."""
+        """Relay whose ``render`` raises, as that of PettingZoo's ParallelEnv does."""
 
         def render(self):
             raise NotImplementedError

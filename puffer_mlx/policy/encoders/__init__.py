@@ -37,7 +37,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """Facts about an encoder class for other packages.
+    """Facts about an encoder class: its name, whether it can be exported, and its activation.
 
     Args:
         name: Value of ``torch.encoder``.

@@ -20,7 +20,7 @@ ENCODER_FACTS: dict[type, EncoderFacts] = {
 
 
 def encoder_facts(encoder: Any) -> EncoderFacts:
-    """Return the facts about an encoder; ``NO_FACTS`` for a custom class."""
+    """Return the ``EncoderFacts`` of an encoder; ``NO_FACTS`` for a custom class."""
     return ENCODER_FACTS.get(type(encoder), NO_FACTS)
 
 

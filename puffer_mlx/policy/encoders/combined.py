@@ -38,7 +38,7 @@ class Combined:
 
     @property
     def encoders(self) -> list[Nature | Impala]:
-        """The encoder of each image: ``Nature``, or ``Impala`` for small images."""
+        """The encoder object of each image: ``Nature``, or ``Impala`` for small images."""
         encoders = []
         for image in self.images:
             encoder = Nature if min(image.shape[:2]) >= MIN_IMAGE_SIDE else Impala
@@ -47,7 +47,7 @@ class Combined:
 
     @property
     def bounds(self) -> list[int]:
-        """Column boundaries of alternating vectors (which may be empty) and images."""
+        """The columns at which an observation is split into other numbers and images, in turn."""
         return [0, *(n for image in self.images for n in (image.start, image.stop)), self.inputs]
 
     def init(self, key: mx.array) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Combined:
 
 
 def to_channels_last(image: ImageSlice, x: mx.array) -> mx.array:
-    """Return the pixels (n, size) of images in the order height, width, channel.
+    """Reorder the flat pixels (n, size) of images to the order height, width, channel.
 
     Args:
         image: Shape of the images, and whether the channels are first in ``x``.
@@ -90,7 +90,7 @@ def to_channels_last(image: ImageSlice, x: mx.array) -> mx.array:
 
 
 def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Combined:
-    """Return the encoder for an environment with images and other observations."""
+    """Create an encoder for observations that contain images and other numbers."""
     if not spec.image_parts:
         raise UserError(
             f"torch.encoder {NAME} needs images among the parts of a Dict or Tuple;"

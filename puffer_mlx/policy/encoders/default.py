@@ -27,11 +27,11 @@ class Linear:
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weight (H, D), uniform within ±sqrt(2 / D)."""
+        """Return the initial weight (H, D) of the linear encoder, uniform within ±sqrt(2 / D)."""
         return {"weight": uniform(key, (self.hidden, self.inputs), (2 / self.inputs) ** 0.5)}
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Compute the features (n, H) of observations (n, D)."""
+        """Encode observations (n, D) as features (n, H) by a linear layer without bias."""
         return linear(observations, weights["weight"])
 
 
@@ -43,11 +43,11 @@ class Affine:
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weight (H, D) and bias (H,), uniform within ±1/sqrt(D)."""
+        """Return a linear encoder's initial weight (H, D) and bias, uniform within ±1/sqrt(D)."""
         return uniform_layer(key, (self.hidden, self.inputs))
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Compute the features (n, H) of observations (n, D)."""
+        """Encode observations (n, D) as features (n, H) by a linear layer with bias."""
         return linear(observations, weights["weight"], weights["bias"])
 
 
@@ -59,11 +59,11 @@ class AffineGelu:
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weights: an orthogonal weight (H, D) with gain 1, and bias (H,) 0."""
+        """Return a linear encoder's initial weights: an orthogonal (H, D) matrix, and bias 0."""
         return orthogonal_layer(key, (self.hidden, self.inputs))
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Compute the features (n, H) of observations (n, D)."""
+        """Encode observations (n, D) as features (n, H) by a linear layer with bias and GELU."""
         return gelu(linear(observations, weights["weight"], weights["bias"]))
 
 
@@ -82,11 +82,11 @@ class Activated:
     activation: str
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weights: orthogonal (H, D) with gain sqrt(2), and bias (H,) 0."""
+        """Return a linear encoder's initial weights: orthogonal (H, D), gain sqrt(2); bias 0."""
         return orthogonal_layer(key, (self.hidden, self.inputs), SB3_GAIN)
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Compute the linear layer and its activation: observations (n, D) -> features (n, H)."""
+        """Encode observations (n, D) as features (n, H) by a linear layer and an activation."""
         return dense(observations, weights["weight"], weights["bias"], self.activation)
 
 
@@ -96,7 +96,7 @@ LINEAR_ENCODERS = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}  # 
 def make(
     spec: EnvSpec, hidden: int, weight_layout: str, activation: str
 ) -> Linear | Affine | AffineGelu | Activated:
-    """Return the linear encoder for an environment's observations and a ``policy.dialect``."""
+    """Create the linear encoder of a ``policy.dialect`` for an environment's observations."""
     if weight_layout == "sb3":
         return Activated(spec.observation_size, hidden, activation)
     return LINEAR_ENCODERS[weight_layout](spec.observation_size, hidden)

@@ -32,7 +32,7 @@ LayerWeights = dict[str, mx.array]  # a layer's weight, and bias (O,)
 
 
 def scale_pixels(first: LayerWeights, images: mx.array) -> tuple[LayerWeights, mx.array]:
-    """Divide pixels (0 to 255) by 255, by scaling the first layer's weight or the images.
+    """Let an image encoder's first layer divide pixels by 255, by scaling its weight or the images.
 
     Dividing weights is faster than dividing pixels, but small weights lose digits in float16. With
     16-bit weights, pixels are therefore divided by 256, which is exact, and weights are multiplied
@@ -48,7 +48,7 @@ def scale_pixels(first: LayerWeights, images: mx.array) -> tuple[LayerWeights, m
 
 
 def compute_features(layer: LayerWeights, x: mx.array) -> mx.array:
-    """Compute an image encoder's last layer, a linear layer with ReLU: (n, ...) -> (n, H)."""
+    """Compute an image encoder's last layer, linear with ReLU: flattened x (n, ...) -> (n, H)."""
     return relu(linear(x.reshape(len(x), -1), layer["weight"], layer["bias"]))
 
 

@@ -26,7 +26,7 @@ BLOCK_CHANNELS = (16, 32, 32)
 
 
 def convolve(conv: LayerWeights, x: mx.array) -> mx.array:
-    """Compute a 3x3 convolution that keeps height and width."""
+    """Compute a 3x3 convolution of images; padding preserves height and width."""
     return plus(mx.conv2d(x, conv["weight"], padding=1), conv["bias"])
 
 
@@ -56,7 +56,7 @@ def _residual(block: dict[str, LayerWeights], x: mx.array) -> mx.array:
 
 
 def _block_weights(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
-    """Return the initial weights of one block of convolutions."""
+    """Return initial weights of one Impala block: a convolution and two residual blocks."""
     first, *keys = mx.random.split(key, 5)
     same = [uniform_layer(k, (channels, 3, 3, channels)) for k in keys]
     return {
@@ -82,7 +82,7 @@ class Impala:
     hidden: int
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Return initial weights: convolutions (O, 3, 3, I), a linear layer (H, F), and biases."""
+        """Return the Impala encoder's initial weights: convolutions, a linear layer, and biases."""
         *keys, last = mx.random.split(key, len(BLOCK_CHANNELS) + 1)
         h, w, c = self.shape
         blocks = []
@@ -94,7 +94,7 @@ class Impala:
         return {"blocks": blocks, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Compute the features (n, H) of flat images (n, D)."""
+        """Encode flat images (n, D) as features (n, H) with Impala's convolutions."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
@@ -109,7 +109,7 @@ class Impala:
 
 
 def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Impala:
-    """Return the Impala encoder for an environment's images."""
+    """Create the Impala encoder for an environment whose observations are images."""
     return Impala(image_shape(spec, NAME), hidden)
 
 

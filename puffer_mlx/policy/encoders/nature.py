@@ -89,7 +89,7 @@ class Nature:
             )
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Return initial weights: convolutions (O, k, k, I), a linear layer (H, F), and biases."""
+        """Return the Nature encoder's initial weights: convolutions, a linear layer, and biases."""
         *keys, last = mx.random.split(key, len(CONVOLUTIONS) + 1)
         h, w, c = self.shape
         convs = []
@@ -101,7 +101,7 @@ class Nature:
         return {"convs": convs, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Compute the features (n, H) of flat images (n, D)."""
+        """Encode flat images (n, D) as features (n, H) with Nature's convolutions."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
@@ -113,7 +113,7 @@ class Nature:
 
 
 def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Nature:
-    """Return the Nature encoder for an environment's images."""
+    """Create the Nature encoder for an environment whose observations are images."""
     return Nature(image_shape(spec, NAME), hidden)
 
 

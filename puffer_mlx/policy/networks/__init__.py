@@ -36,14 +36,16 @@ NotDone = mx.array | None  # factors of the states, (T, S) or (n,); 0 after an e
 
 
 class Network(Protocol):
-    """Interface of networks: features (n, H) to features (n, H), with a recurrent state.
+    """Interface of a policy's middle part, the network: features (n, H) to features (n, H).
+
+    A network may have a recurrent state.
 
     The constructor is ``Class(hidden, layers)``.
     """
 
     @property
     def hidden(self) -> int:
-        """Number H of features."""
+        """Number H of a network's input and output features."""
         ...
 
     def init(self, key: mx.array) -> Weights:
@@ -57,7 +59,7 @@ class Network(Protocol):
     def scan(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments.
+        """Evaluate the network for T steps of S segments.
 
         Args:
             weights: Tree of arrays with the structure of ``init``.
@@ -74,7 +76,7 @@ class Network(Protocol):
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents.
+        """Evaluate the network for one step of n agents.
 
         Returns:
             Outputs (n, H), and the next state.
@@ -120,13 +122,15 @@ class GPULayers:
 
     @property
     def kernel(self) -> str:
-        """Name of the kernel that computes one step."""
+        """Name of the GPU kernel that computes one acting step with this network."""
         return f"{self.file.parent.name}_act"
 
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """Facts about a network for other packages, and its fused implementations. All are optional.
+    """Facts about a network class for fused implementations, import and export.
+
+    All are optional.
 
     Args:
         with_activation: (network, activation) -> the network for ``policy.dialect`` sb3, which has
@@ -165,5 +169,5 @@ NO_FACTS = NetworkFacts()  # of custom networks
 
 
 def count_matches(pattern: str, names: Collection[str]) -> int:
-    """Return the number of names that match a regular expression."""
+    """Return how many of some names match a regular expression completely."""
     return sum(re.fullmatch(pattern, name) is not None for name in names)

@@ -18,7 +18,7 @@ NETWORK_FACTS: dict[str, NetworkFacts] = {
 
 
 def network_facts(network: Any) -> NetworkFacts:
-    """Return the facts about a network; ``NO_FACTS`` for a custom class.
+    """Return the ``NetworkFacts`` of a network; ``NO_FACTS`` for a custom class.
 
     A subclass of a network also counts as custom, because it may compute something else.
     """
@@ -31,7 +31,7 @@ def network_facts(network: Any) -> NetworkFacts:
 def make_network(
     name: str, hidden: int, layers: int, weight_layout: str, activation: str
 ) -> Network:
-    """Create a network.
+    """Create a network by its name in a configuration: a built-in network or a custom class.
 
     Args:
         name: Value of ``torch.network``.
@@ -53,5 +53,5 @@ def make_network(
 
 
 def networks_with(field: str) -> list[str]:
-    """Return the names of the networks for which a field of ``NetworkFacts`` is set."""
+    """Return the names of the networks for which an optional ``NetworkFacts`` field is set."""
     return [name for name, facts in NETWORK_FACTS.items() if getattr(facts, field)]

@@ -23,7 +23,7 @@ def through_layers(
     state: Sequence[Any] | None,
     not_done: NotDone,
 ) -> tuple[mx.array, list[Any]]:
-    """Compute a stack of recurrent layers over T steps.
+    """Evaluate a stack of recurrent layers over T steps, each on the outputs of the layer before.
 
     Args:
         layer: Computes one layer over T steps.
@@ -44,7 +44,7 @@ def through_layers(
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Base class of recurrent networks with L layers. ``step`` calls ``scan`` for one step."""
+    """Base class of recurrent networks with L layers. One acting step calls ``scan`` with T = 1."""
 
     hidden: int
     layers: int
@@ -52,13 +52,13 @@ class Recurrent:
     scan: ClassVar[Callable[..., tuple[mx.array, Any]]]
 
     def initial_state(self, n: int) -> Any:
-        """Return the initial recurrent state: L arrays of zeros (n, H), float32."""
+        """Return a recurrent network's initial state for n agents: L arrays of zeros (n, H)."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def step(
         self, weights: Any, h: mx.array, state: Any, not_done: NotDone = None
     ) -> tuple[mx.array, Any]:
-        """Compute one step of n agents: see ``Network.step``."""
+        """Evaluate a recurrent network for one step of n agents: see ``Network.step``."""
         h, state = self.scan(weights, h[None], state, None if not_done is None else not_done[None])
         return h.squeeze(0), state
 

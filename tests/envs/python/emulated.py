@@ -22,7 +22,10 @@ PACKED = np.dtype(
 
 
 class Counting:
-    """Episode k (from 1) has k steps and pays k in each; it shows k and the step."""
+    """PufferLib environment whose episode k (from 1) has k steps and pays k in each.
+
+    Its observations are k and the step.
+    """
 
     def __init__(self, buf: dict | None = None, seed: int = 0) -> None:
         self.env = SimpleNamespace(observation_space=SPACE)
@@ -63,7 +66,7 @@ class Counting:
 
 
 class Duel:
-    """Two agents, as of PettingZoo's: agent ``b`` leaves after 2 of the 4 steps of an episode.
+    """PufferLib environment of two agents: ``b`` leaves after 2 of the 4 steps of an episode.
 
     ``at_once``: it is gone with its second step already, so that no row shows its end.
     """

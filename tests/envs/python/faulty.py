@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Sound(gymnasium.Env):
-    """No fault: walk left or right, to the good end; out of time after 30 steps."""
+    """Environment without a fault: walk left or right, until the good end or 30 steps."""
 
     observation_space = spaces.Box(-2, 2, (3,))
     action_space = spaces.Discrete(3)
@@ -97,7 +97,7 @@ class Undrawn(Sound):
 
 
 class OldPosition(Sound):
-    """An episode begins near where the last one ended."""
+    """Faulty environment: an episode begins near where the last one ended."""
 
     def reset(self, *, seed=None, options=None):
         before = getattr(self, "position", 0)
@@ -108,7 +108,7 @@ class OldPosition(Sound):
 
 
 class Overdue(Sound):
-    """Out of time, and calls it terminated."""
+    """Faulty environment: it calls the end by its time limit a termination."""
 
     def step(self, action):
         observation, _, _, _, info = super().step(2 * (self.steps % 2))
@@ -116,7 +116,7 @@ class Overdue(Sound):
 
 
 class Rescaled(Sound):
-    """Actions from 0 to 100."""
+    """Environment without a fault whose actions have the bounds 0 and 100."""
 
     action_space = spaces.Box(0, 100, (1,))
 

@@ -18,7 +18,7 @@ def trip() -> None:
 
 
 class Faulty(Walk):
-    """Walks on until ``seed == who`` and ``steps == at``."""
+    """Environment with a chosen fault that occurs when ``seed == who`` and ``steps == at``."""
 
     def __init__(self, fault: str, who: int = 2, at: int = 3, path: str = "", **keywords) -> None:
         super().__init__(**keywords)
@@ -112,7 +112,7 @@ class Faulty(Walk):
 
 
 class FaultyWalks(Walks):
-    """The vectorised form of a fault."""
+    """Vector environment with a fault in its step number ``at``."""
 
     def __init__(self, num_envs: int, at: int = 3) -> None:
         super().__init__(num_envs)

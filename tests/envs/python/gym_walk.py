@@ -64,7 +64,7 @@ class Walk(gymnasium.Env):
 
 
 class Walks(VectorEnv):
-    """Its vectorised form, all environments seeded alike."""
+    """Vector environment of walks (``Walk``), all seeded alike."""
 
     def __init__(self, num_envs: int, mode: str = "NextStep", **keywords: Any) -> None:
         self.num_envs = num_envs

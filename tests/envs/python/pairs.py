@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 
 
 def arrays(n: int, size: int, buf: dict | None, dtype: type = np.float32) -> list[np.ndarray]:
-    """Return PufferLib's arrays of n agents, or new ones."""
+    """Return the arrays that PufferLib passed as ``buf`` for n agents, or new ones."""
     rows = {"observations": np.zeros((n, size), dtype), "rewards": np.zeros(n, np.float32)}
     rows |= {"terminals": np.zeros(n, bool), "truncations": np.zeros(n, bool)}
     rows |= {"masks": np.ones(n, bool)}
@@ -23,7 +23,7 @@ def arrays(n: int, size: int, buf: dict | None, dtype: type = np.float32) -> lis
 
 
 class Pairs:
-    """``num_envs`` environments of 2 agents: D = signs + 2.
+    """``num_envs`` PufferLib environments of 2 agents that choose what they see. D = signs + 2.
 
     ``leaves``: agent 1 is gone in the second half of an episode. ``fault``: what goes wrong.
     """
@@ -116,5 +116,5 @@ class Pairs:
 
 
 def single(signs: int = 3, length: int = 8, fault: str = "", buf=None, seed: int = 0) -> Pairs:
-    """Return a single environment."""
+    """Make one ``Pairs`` environment, as PufferLib's factories do."""
     return Pairs(1, signs, length, fault=fault, buf=buf, seed=seed)

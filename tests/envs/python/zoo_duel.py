@@ -5,7 +5,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Duel:
-    """Two teams play ``length`` steps, half of the agents against the other half.
+    """PettingZoo game in which two teams play ``length`` steps against each other.
 
     Each agent chooses 0, 1 or 2 in a step. At the end, agents of the team with the larger sum get a
     reward of 1, and the others -1. With ``leaves``, agent 1 ends after its first step, and its

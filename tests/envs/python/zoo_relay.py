@@ -5,7 +5,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 class Relay:
-    """Each of three agents runs for ``lives[i]`` steps. The last one's end is a time limit.
+    """PettingZoo environment in which each of three agents runs for ``lives[i]`` steps.
+
+    The last one's end is a time limit.
 
     Agent i sees (step, i). Its reward is 10 i plus its action.
     """
@@ -70,5 +72,5 @@ class Relay:
 
 
 def relay(**keywords):
-    """Return a relay. A name of a function doesn't show that it is parallel."""
+    """Make a ``Relay``. A function's name doesn't show that it is a parallel environment."""
     return Relay(**keywords)

@@ -41,7 +41,7 @@ void my_vec_close(Env* envs) {
     free(envs[0].bonus);
 }
 
-// tick, count, then that many receipts.
+// Return the size of the environment's saved state: tick, count, then that many receipts.
 size_t my_state_size(const Env* env) {
     return 2 * sizeof(int) + (size_t)env->count * sizeof(float);
 }

@@ -33,7 +33,7 @@ typedef struct {
     float* bonus;     // shared by all, freed by my_vec_close
 } Relay;
 
-// Make room for `count` receipts. False if there is no memory.
+// Make room for `count` receipts in the environment. Returns false if there is no memory.
 static bool make_room(Relay* env, int count) {
     if (count > env->room) {
         float* larger = realloc(env->receipts, (size_t)count * sizeof(float));
@@ -46,7 +46,7 @@ static bool make_room(Relay* env, int count) {
     return true;
 }
 
-// Agent a may take choice (tick + a) % 3 of head 0 and both choices of head 1.
+// Write the action masks: agent a may take choice (tick + a) % 3 of head 0 and both choices of head 1.
 static void write_masks(Relay* env) {
     for (int a = 0; a < env->num_agents; a++) {
         for (int choice = 0; choice < 5; choice++) {

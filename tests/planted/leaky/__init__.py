@@ -20,14 +20,20 @@ TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def leaky_forward(u, x, first, not_done):
-    """Compute the states (T, S, H), float32, on a GPU: see ``leaky_reference``."""
+    """Compute the planted leaky network's states (T, S, H) on a GPU, float32.
+
+    See ``leaky_reference``.
+    """
     T, S, H = x.shape
     inputs = {"u": u, "x": x, "first": first, "not_done": not_done}
     return launch(TEXT, "leaky_forward", inputs, {"states": x.shape}, S * H, T=T, S=S, H=H)[0]
 
 
 def leaky_backward(u, x, first, not_done, states, dout):
-    """Return the gradients of u, of x (without its effect on u), and of first, on a GPU."""
+    """Compute the planted leaky network's gradients on a GPU: of u, x and first.
+
+    The gradient of x excludes its effect on u.
+    """
     T, S, H = x.shape
     inputs = {"u": u, "x": x, "first": first, "not_done": not_done, "states": states, "dout": dout}
     outputs = {"du": x.shape, "dx": x.shape, "dfirst": first.shape}
@@ -87,7 +93,10 @@ def _layer_vjp(primals, cotangents, outputs):
 
 
 def leaky(x, layer, first, not_done=None):
-    """Compute one layer over T steps. Returns the states (T, S, H) and the last state (S, H)."""
+    """Evaluate one layer of the planted leaky network over T steps.
+
+    Returns the states (T, S, H) and the last state (S, H).
+    """
     weight = layer["gate"]
     x = x.astype(weight.dtype)
     if FORWARD.choose() is None:
@@ -112,17 +121,17 @@ class Leaky(Recurrent):
     layers: int
 
     def init(self, key):
-        """Return each layer's initial gate weight (H, H)."""
+        """Return the initial gate weight (H, H) of each leaky layer."""
         keys = mx.random.split(key, self.layers)
         shape = (self.hidden, self.hidden)
         return [{"gate": uniform(k, shape, self.hidden**-0.5)} for k in keys]
 
     def initial_state(self, n):
-        """Return zeros (n, H) for each layer."""
+        """Return the leaky network's initial state: zeros (n, H) for each layer."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(self, weights, h, state, not_done=None):
-        """Compute T steps of S segments: see ``Network.scan``."""
+        """Evaluate the leaky network for T steps of S segments: see ``Network.scan``."""
         return through_layers(leaky, weights, h, state, not_done)
 
 

@@ -44,7 +44,7 @@ LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def gru_forward(z, weight_hh, bias_hh, h0, not_done):
-    """Compute the GRU recurrence on a GPU: see ``gru_reference``.
+    """Compute the GRU recurrence of T steps on a GPU: see ``gru_reference``.
 
     Returns:
         h (T, S, H), float32; and r, u, n and hn, (T, S, 4H), of z's dtype.
@@ -59,7 +59,7 @@ def gru_forward(z, weight_hh, bias_hh, h0, not_done):
 
 
 def gru_backward(gates, weight_hh, h0, not_done, h, dh):
-    """Compute the gradient of the GRU recurrence on a GPU, for dh (T, S, H) float32.
+    """Compute the gradient of the GRU recurrence on a GPU from dh (T, S, H), dL/d(outputs).
 
     Returns:
         The gradient of z, (T, S, 3H); the gradient of W h + b, (T, S, 3H); both have the gates'
@@ -117,7 +117,7 @@ def gru_reference(
 
 @mx.custom_function
 def _recurrence(z, weight_hh, bias_hh, h0, not_done):
-    """Compute the GRU recurrence of T steps in one pass: see ``gru_reference`` for arguments.
+    """Compute the GRU recurrence of T steps with a fused kernel: see ``gru_reference``.
 
     Returns:
         The states h (T, S, H), and one array (T, S, 4H) of r, u, n and hn for the gradient.
@@ -177,7 +177,7 @@ class GRU(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weights: orthogonal matrices (3H, H), biases 0, and a norm of 1."""
+        """Return a GRU network's initial weights: orthogonal (3H, H), biases 0, and a norm of 1."""
         keys = mx.random.split(key, self.layers)
         return {
             "layers": [gated_weights(k, self.hidden, 3) for k in keys],
@@ -187,7 +187,7 @@ class GRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: see ``Network.scan``."""
+        """Evaluate the GRU network for T steps of S segments: see ``Network.scan``."""
         h = h.astype(weights["norm"]["weight"].dtype)
         out, state = through_layers(gru, weights["layers"], h, state, not_done)
         flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
@@ -214,7 +214,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 
 
 def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
-    """Return the states and the gradients of z and h0, as ``FusedCase.run``."""
+    """Run the fused GRU, forward and backward; return its states and gradients of z and h0."""
     h, gates = FORWARD.choose()(*low, *rest)
     dz, _, dh0 = BACKWARD.choose()(gates, low[1], *rest, h, dh.astype(mx.float32))
     return [h, dz, dh0]

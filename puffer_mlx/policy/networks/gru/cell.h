@@ -15,7 +15,7 @@ struct GRUCell {
   V r, u, n, h;  // the gates after their activations
 };
 
-// Compute one step. r, u: z_r + hr and z_u + hu; before: hp.
+// Compute one step of a GRU: return its gates and next state. r, u: z_r + hr and z_u + hu; before: hp.
 template <class V>
 FUNCTION GRUCell<V> gru_cell(V r, V u, V z_n, V hn, V before) {
   r = logistic(r), u = logistic(u);
@@ -28,7 +28,7 @@ struct GRUGradient {
   V r, u, n, hn, before;  // of z_r, z_u, z_n, hn, and of hp without the path through W
 };
 
-// Compute the gradient of one step. r, u, n: the gates after their activations; before: hp; dh: dL/dh_t.
+// Return the gradient of one step of a GRU. r, u, n: the gates after their activations; before: hp; dh: dL/dh_t.
 template <class V>
 FUNCTION GRUGradient<V> gru_gradient(V r, V u, V n, V hn, V before, V dh) {
   V dn = dh * (1.0f - u) * (1.0f - n * n);

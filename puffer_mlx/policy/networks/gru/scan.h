@@ -48,8 +48,8 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
 
-// z (T, S, 3H), weight_hh (3H, H), bias_hh (3H,), h0 (S, H), not_done (T, S)
-// -> h (T, S, H), gates (T, S, 4H): r, u, n, hn
+// Create the graph node of a GRU's forward pass over T steps. z (T, S, 3H), weight_hh (3H, H), bias_hh (3H,), h0 (S, H), not_done
+// (T, S) -> h (T, S, H), gates (T, S, 4H): r, u, n, hn
 inline Arrays gru_forward_node(const Array& z, const Array& weight_hh, const Array& bias_hh, const Array& h0,
                                const Array& not_done) {
   expect(z.ndim() == 3 && h0.ndim() == 2, "gru: z must be (T, S, 3H), h0 (S, H)");
@@ -59,7 +59,8 @@ inline Arrays gru_forward_node(const Array& z, const Array& weight_hh, const Arr
   return call("GRU", kernel, {z, weight_hh, bias_hh, h0, not_done}, {{T, S, H}, {T, S, 4 * H}});
 }
 
-// gates, weight_hh, h0, not_done, h, dh (T, S, H) -> dz, dhidden (T, S, 3H; gradient by W hp + b), dh0 (S, H)
+// Create the graph node of a GRU's backward pass over T steps. gates, weight_hh, h0, not_done, h, dh (T, S, H) -> dz, dhidden (T,
+// S, 3H; gradient by W hp + b), dh0 (S, H)
 inline Arrays gru_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& not_done,
                                 const Array& h, const Array& dh) {
   expect(gates.ndim() == 3 && h0.ndim() == 2, "gru: gates must be (T, S, 4H), h0 (S, H)");

@@ -50,7 +50,7 @@ def lstm_forward(z, weight_hh, h0, c0, not_done):
 
 
 def lstm_backward(gates, weight_hh, h0, c0, not_done, h, c, dh):
-    """Compute the gradient of the LSTM recurrence on a GPU, for dh (T, S, H) float32.
+    """Compute the gradient of the LSTM recurrence on a GPU from dh (T, S, H), dL/d(outputs).
 
     h0 and h are unused.
 
@@ -109,7 +109,10 @@ def lstm_reference(
 
 @mx.custom_function
 def _recurrence(z, weight_hh, h0, c0, not_done):
-    """Compute the LSTM recurrence, fused. Returns h, c (T, S, H), activated gates (T, S, 4H)."""
+    """Compute the LSTM recurrence of T steps with a fused kernel.
+
+    Returns outputs h and cell states c (T, S, H), and activated gates (T, S, 4H).
+    """
     return FORWARD.choose()(z, weight_hh, h0, c0, not_done)
 
 
@@ -170,17 +173,17 @@ class LSTM(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Return the initial weights: orthogonal (4H, H), and biases 0, as in PufferLib 4.0."""
+        """Return an LSTM network's initial weights: orthogonal (4H, H) matrices, and biases 0."""
         return [gated_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
 
     def initial_state(self, n: int) -> State:
-        """Return the initial recurrent state: zeros, float32."""
+        """Return the LSTM network's initial recurrent state for n agents: zeros, float32."""
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: see ``Network.scan``."""
+        """Evaluate the LSTM network for T steps of S segments: see ``Network.scan``."""
         return through_layers(lstm, weights, h, state, not_done)
 
 

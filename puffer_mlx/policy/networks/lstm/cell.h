@@ -16,7 +16,7 @@ struct LSTMCell {
   V i, f, g, o, c, h;  // the gates after their activations
 };
 
-// Compute one step. i, f, g, o: the gates before their activations; before: cp.
+// Compute one step of an LSTM: return its activated gates, c and h. i, f, g, o: the gates before their activations; before: cp.
 template <class V>
 FUNCTION LSTMCell<V> lstm_cell(V i, V f, V g, V o, V before) {
   i = logistic(i), f = logistic(f), g = squash(g), o = logistic(o);

@@ -9,8 +9,8 @@
 
 namespace puffer {
 
-// Compute the gradient of one step of one segment, for the channels `at`. dh: dL/dh_t. carry: on entry dL/dc_t from step t + 1, on
-// return dL/dc_{t-1}.
+// Compute the gradient of one LSTM step of one segment, for the channels `at`: writes dz. dh: dL/dh_t. carry: on entry dL/dc_t from
+// step t + 1, on return dL/dc_{t-1}.
 inline void lstm_row_gradient(Channels at, int H, Lanes dh, const float* gates, float not_done, const float* c_before,
                               const float* c, float* carry, float* dz) {
   Lanes i = at.load(gates), f = at.load(gates + H), g = at.load(gates + 2 * H), o = at.load(gates + 3 * H);
@@ -60,7 +60,8 @@ inline void expect_lstm(const Array& z, const Array& weight_hh, const Array& h0,
   expect_shapes("lstm", {{z, {T, S, 4 * H}}, {weight_hh, {4 * H, H}}, {h0, {S, H}}, {c0, {S, H}}, {not_done, {T, S}}});
 }
 
-// z (T, S, 4H), weight_hh (4H, H), h0, c0 (S, H), not_done (T, S) -> h, c (T, S, H), activated gates (T, S, 4H)
+// Create the graph node of an LSTM's forward pass over T steps. z (T, S, 4H), weight_hh (4H, H), h0, c0 (S, H), not_done (T, S) ->
+// h, c (T, S, H), activated gates (T, S, 4H)
 inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Array& h0, const Array& c0,
                                 const Array& not_done) {
   expect_lstm(z, weight_hh, h0, c0, not_done);
@@ -70,8 +71,8 @@ inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Ar
   return call("LSTM", kernel, {z, weight_hh, h0, c0, not_done}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
 }
 
-// gates, weight_hh, h0, c0, not_done, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). The kernel doesn't read h0
-// and h; they are arguments because the gradient of weight_hh needs them later.
+// Create the graph node of an LSTM's backward pass over T steps. gates, weight_hh, h0, c0, not_done, h, c, dh (T, S, H) -> dz (T,
+// S, 4H), dh0, dc0 (S, H). The kernel doesn't read h0 and h; they are arguments because the gradient of weight_hh needs them later.
 inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& c0,
                                  const Array& not_done, const Array& h, const Array& c, const Array& dh) {
   expect_lstm(gates, weight_hh, h0, c0, not_done);

@@ -51,7 +51,7 @@ def mingru_forward(u, x, first, not_done):
 
 
 def mingru_backward(u, x, first, not_done, states, dout):
-    """Compute the gradient of the MinGRU recurrence on a GPU, for dout (T, S, H).
+    """Compute the gradient of the MinGRU recurrence on a GPU from dout (T, S, H), dL/d(outputs).
 
     Returns:
         Gradients of ``u`` (T, S, 3H); of ``x`` (T, S, H), through the highway only; and of
@@ -176,7 +176,7 @@ class MinGRU(Recurrent):
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Return each layer's initial weight (3H, H), uniform within ±1/sqrt(H)."""
+        """Return the initial weight (3H, H) of each MinGRU layer, uniform within ±1/sqrt(H)."""
         shape = (3 * self.hidden, self.hidden)
         keys = mx.random.split(key, self.layers)
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
@@ -184,7 +184,7 @@ class MinGRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: see ``Network.scan``."""
+        """Evaluate the MinGRU network for T steps of S segments: see ``Network.scan``."""
 
         def layer(h: mx.array, tensors: Any, first: Any, not_done: NotDone) -> Any:
             return mingru(h, tensors["weight"], first, not_done)

@@ -23,7 +23,7 @@ FUNCTION MinGRUGates<V> mingru_gates(V hidden, V gate, V projection) {
   return {z, q, g};
 }
 
-// Return s_t. before: not_done_t s_{t-1}.
+// Return a MinGRU's state s_t after a step. before: not_done_t s_{t-1}.
 template <class V>
 FUNCTION V mingru_state(V z, V g, V before) {
   return before + z * (g - before);
@@ -51,15 +51,15 @@ struct MinGRUGradient {
   V hidden, gate, projection, x;  // x: through the highway only
 };
 
-// Return dL/ds_{t-1}. ds: dL/ds_t, including the path through the output.
+// Return the gradient of a MinGRU's previous state, dL/ds_{t-1}. ds: dL/ds_t, including the path through the output.
 template <class V>
 FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& not_done, IN_THREAD const V& ds) {
   return not_done * ds * (1.0f - z);
 }
 
-// Compute the gradient of the step from `previous` (s_{t-1}) to `state` (s_t). slope: derivative of g; carry: dL/ds_t from the next
-// step, replaced by dL/ds_{t-1}. Arguments are references, because loads and stores of operands decide which multiplications GCC
-// fuses with additions, and so the rounding.
+// Compute the gradient of one MinGRU step, from the state `previous` (s_{t-1}) to `state` (s_t). slope: derivative of g; carry:
+// dL/ds_t from the next step, replaced by dL/ds_{t-1}. Arguments are references, because loads and stores of operands decide which
+// multiplications GCC fuses with additions, and so the rounding.
 template <class V>
 FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_THREAD const V& g, IN_THREAD const V& slope,
                                  IN_THREAD const V& x, IN_THREAD const V& not_done, IN_THREAD const V& previous,

@@ -5,8 +5,9 @@
 #include "cell.h"
 #include "gpu/matrix.metal.h"
 
-// Compute the gates u from a layer's input x and its transposed weight: g - 0.5, z and q, each H wide. The sign of g - 0.5 is the
-// sign of `hidden`, which the gradient needs, also in 16 bits. 32 threads compute all three gates of a tile (16, 8).
+// Compute a MinGRU layer's gates u from its input x and its transposed weight, by matrix units: g - 0.5, z and q, each H wide. The
+// sign of g - 0.5 is the sign of `hidden`, which the gradient needs, also in 16 bits. 32 threads compute all three gates of a tile
+// (16, 8).
 template <int EXACT, int H, int M, int THREADS, class Input, class Weight, class Gates>
 FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
   constexpr uint ACROSS = H / 8, ITEMS = M / 16 * ACROSS;
@@ -26,7 +27,7 @@ FUNCTION void make_gates(Input x, Weight weight, Gates u, uint me) {
   }
 }
 
-// Copy a tile (ROWS, COLUMNS) of a matrix with rows of ACROSS elements.
+// Copy a tile (ROWS, COLUMNS) of a matrix with rows of ACROSS elements from device memory to shared memory.
 template <int ROWS, int COLUMNS, int ACROSS, int THREADS, class Low>
 FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -36,8 +37,8 @@ FUNCTION void fetch_tile(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> tile,
   }
 }
 
-// Compute the gates as make_gates does, but with a 16-bit weight (3H, H) in device memory. Two buffers for its tiles (H, 64)
-// alternate: one is filled while the other is used.
+// Compute a MinGRU layer's gates as make_gates does, but with a 16-bit weight (3H, H) in device memory. Two buffers for its tiles
+// (H, 64) alternate: one is filled while the other is used.
 template <int H, int M, int THREADS, class Low>
 FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swizzled<Low, 3 * H> u, IN_SHARED Low* place0,
                            IN_SHARED Low* place1, uint me) {
@@ -77,8 +78,8 @@ FUNCTION void stream_gates(Swizzled<Low, H> x, IN_DEVICE const Low* weight, Swiz
   BARRIER
 }
 
-// Compute the gates, complete for all threads on return. The weight is transposed in shared memory, or, if STREAMED, in device
-// memory; it is then read through the buffers `places` (2, H, 64).
+// Compute a MinGRU layer's gates, complete for all threads on return. The weight is transposed in shared memory, or, if STREAMED,
+// in device memory; it is then read through the buffers `places` (2, H, 64).
 template <int STREAMED>
 struct GatesOf {
   template <int EXACT, int H, int M, int THREADS, class Low, class Weight>
@@ -94,8 +95,8 @@ template <> struct GatesOf<1> {
   }
 };
 
-// Compute one step of a layer from its gates u: reads x, writes out and updates the states of M rows. The output uses the state
-// rounded to Low, as in training.
+// Compute one step of a MinGRU layer for M rows from its gates u: reads the input x, writes the output and updates the states. The
+// output uses the state rounded to Low, as in training.
 template <int H, int M, int THREADS, class Features, class Gates>
 FUNCTION void step_rows(Features x, Features out, Gates u, IN_SHARED float* states, IN_SHARED const float* not_done, uint me) {
   for (uint k = me; k < M * H; k += THREADS) {

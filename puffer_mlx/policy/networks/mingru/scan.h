@@ -9,7 +9,7 @@
 
 namespace puffer {
 
-// Compute one step of one row. u: [hidden | gate | projection], H each; the state before the step is not_done * previous.
+// Compute one MinGRU step of one row. u: [hidden | gate | projection], H each; the state before the step is not_done * previous.
 inline void mingru_row(int H, const float* __restrict u, const float* __restrict x, float not_done,
                        const float* __restrict previous, float* __restrict out, float* __restrict state) {
   for (int h = 0; h < H; ++h) {
@@ -75,7 +75,8 @@ inline void expect_mingru(const Array& u, const Array& x, const Array& first, co
   expect_shapes("mingru", {{u, {T, S, 3 * H}}, {x, x.shape()}, {first, {S, H}}, {not_done, {T, S}}});
 }
 
-// u (T, S, 3H), x (T, S, H), first (S, H), not_done (T, S) -> out (T, S, H), states (T, S, H)
+// Create the graph node of a MinGRU's forward pass over T steps. u (T, S, 3H), x (T, S, H), first (S, H), not_done (T, S) -> out
+// (T, S, H), states (T, S, H)
 inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& first, const Array& not_done) {
   expect_mingru(u, x, first, not_done);
   int T = x.shape(0), S = x.shape(1), H = x.shape(2);
@@ -83,7 +84,8 @@ inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& f
   return call("MinGRU", kernel, {u, x, first, not_done}, {x.shape(), x.shape()});
 }
 
-// u, x, first, not_done, states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H) of the highway only, dfirst (S, H)
+// Create the graph node of a MinGRU's backward pass over T steps. u, x, first, not_done, states, dout (T, S, H) -> du (T, S, 3H),
+// dx (T, S, H) of the highway only, dfirst (S, H)
 inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& first, const Array& not_done,
                                    const Array& states, const Array& dout) {
   expect_mingru(u, x, first, not_done);

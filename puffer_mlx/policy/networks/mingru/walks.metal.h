@@ -10,8 +10,8 @@
 // Number of steps that a thread reads before it computes the first of them. It divides `steps`.
 #define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
 
-// Compute COUNT steps of C channels, starting at row `begin` and `channel`. state: before the first step, replaced by the last
-// state.
+// Compute the MinGRU states of COUNT steps of C channels, starting at row `begin` and `channel`. state: before the first step,
+// replaced by the last state.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class States>
 FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* not_done, uint begin, uint channel, uint H, IN_THREAD float (&state)[C]) {
   for (uint t = 0; t < COUNT; t += AHEAD) {
@@ -30,7 +30,7 @@ FUNCTION void walk_on(Gates u, States s, IN_SHARED const float* not_done, uint b
   }
 }
 
-// Compute the outputs of one row for two channels, starting at `channel`.
+// Compute a MinGRU layer's outputs of one row for two channels, starting at `channel`.
 template <class Gates, class Features>
 FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, uint channel, uint H) {
   float projection[2], input[2], state[2];
@@ -40,7 +40,7 @@ FUNCTION void walk_out(Gates u, Features x, Features s, Features out, uint row, 
   put_some(out, row, channel, state);
 }
 
-// Compute the gradients of COUNT steps of C channels, backward from row `begin`: see walk_back.
+// Compute the MinGRU gradients of COUNT steps of C channels, backward from row `begin`: see walk_back.
 template <int COUNT, int AHEAD, int SEGMENTS, int C, class Gates, class Features>
 FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SHARED const float* not_done, uint begin, uint channel,
                            uint H, IN_THREAD const float (&first)[C], IN_THREAD float (&carry)[C]) {
@@ -77,9 +77,9 @@ FUNCTION void walk_back_on(Gates u, Features x, Features dout, Features s, IN_SH
   }
 }
 
-// Compute the states of a chunk. A thread computes one channel of one segment over a stretch, 1/PARTS of the steps. A stretch maps
-// the state before it to sums + factors * state. All threads compute these maps first; their composition is the state before each
-// stretch. state: before the chunk. Returns the state after the thread's stretch.
+// Compute a MinGRU layer's states in a chunk of steps. A thread computes one channel of one segment over a stretch, 1/PARTS of the
+// steps. A stretch maps the state before it to sums + factors * state. All threads compute these maps first; their composition is
+// the state before each stretch. state: before the chunk. Returns the state after the thread's stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class States>
 FUNCTION float walk(Gates u, States s, IN_SHARED const float* not_done, IN_SHARED float* sums, IN_SHARED float* factors, uint me,
                     float state) {
@@ -103,9 +103,9 @@ FUNCTION float walk(Gates u, States s, IN_SHARED const float* not_done, IN_SHARE
   return states[0];
 }
 
-// Compute the gradients of a chunk, with stretches as in `walk`. Replaces the gates in u by the gradients of their inputs, and dout
-// by the gradient of x through the highway. first: state before the chunk; carry: dL/dstate after it. Returns dL/dstate before the
-// thread's stretch.
+// Compute a MinGRU layer's gradients in a chunk of steps, with stretches as in `walk`. Replaces the gates in u by the gradients of
+// their inputs, and dout by the gradient of x through the highway. first: state before the chunk; carry: dL/dstate after it.
+// Returns dL/dstate before the thread's stretch.
 template <int STEPS, int SEGMENTS, int H, int PARTS, class Gates, class Features>
 FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHARED const float* not_done, IN_SHARED float* sums,
                          IN_SHARED float* factors, uint me, float first, float carry) {
@@ -130,8 +130,8 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
   return carries[0];
 }
 
-// Return the state before the first step of a minibatch; 0 for padding. unit: segment * H + channel; first: (S, WIDTH), or one
-// value for all if first_step is 0.
+// Return one channel of a recurrent state before the first step of a minibatch; 0 for padding. unit: segment * H + channel; first:
+// (S, WIDTH), or one value for all if first_step is 0.
 template <int H, int WIDTH>
 FUNCTION float first_state(IN_DEVICE const float* first, uint first_step, uint unit) {
   uint channel = unit % (uint)H;
@@ -162,9 +162,9 @@ FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features ou
   BARRIER
 }
 
-// Compute a layer backward for one chunk. Replaces the gates in u by the gradients of their inputs, and dout by the gradient of x
-// through the highway. again: true to recompute gates and states first. carries: dL/dstate after the chunk for each channel of each
-// segment, replaced by dL/dstate before it. Other arguments: see layer_forward.
+// Compute a MinGRU layer backward for one chunk of steps. Replaces the gates in u by the gradients of their inputs, and dout by the
+// gradient of x through the highway. again: true to recompute gates and states first. carries: dL/dstate after the chunk for each
+// channel of each segment, replaced by dL/dstate before it. Other arguments: see layer_forward.
 template <int EXACT, int H, int WIDTH, class Block, class Features, class Gates, class Weight>
 FUNCTION void layer_backward(IN_THREAD const Block& rows, bool again, Features x, Features dout, Gates u, Features s, Weight weight,
                              IN_DEVICE const float* first, uint first_step, IN_DEVICE const float* begins, uint begin,

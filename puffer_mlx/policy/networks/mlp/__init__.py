@@ -41,7 +41,7 @@ class MLP:
     gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Return each layer's initial weight (H, H) and bias (H,).
+        """Return the initial weight (H, H) and bias (H,) of each layer of the MLP network.
 
         Both are uniform within ±1/sqrt(H); with a ``gain`` weights are orthogonal, and biases 0.
         """
@@ -58,14 +58,20 @@ class MLP:
     def scan(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments; ``not_done`` is unused. See ``Network.scan``."""
+        """Evaluate the MLP network for T steps of S segments; ``not_done`` is unused.
+
+        See ``Network.scan``.
+        """
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents; ``not_done`` is unused. See ``Network.step``."""
+        """Evaluate the MLP network for one step of n agents; ``not_done`` is unused.
+
+        See ``Network.step``.
+        """
         for layer in weights:
             h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state

@@ -96,7 +96,7 @@ void c_reset(Convoy* env) {
     compute_observations(env);
 }
 
-// Cells driven, or -1 if something was in the way.
+// Drive truck i one step. Returns the cells driven, or -1 if something was in the way.
 int drive(Convoy* env, int i) {
     Truck* truck = &env->trucks[i];
     const float* atn = env->actions + 2 * i;

@@ -47,7 +47,7 @@ void my_vec_close(Env* envs) {
     free((void*)envs[0].network);
 }
 
-// The default my_vec_init's; this binding has its own.
+// Set up one environment from its settings, as the default my_vec_init calls it; this binding has its own.
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
     env->max_steps = (int)dict_get(kwargs, "max_steps")->value;

@@ -86,7 +86,7 @@ void puf_reset(Env* env) {
     look(env);
 }
 
-// Rider i lets the next one pass, with everything that is theirs.
+// Let rider i fall behind the next one: both change places, with everything that is theirs.
 static void fall_back(Peloton* env, int i) {
     const Agent agent = env->agents[i];
     const int strength = env->strength[i], number = env->number[i];
