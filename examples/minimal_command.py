@@ -47,7 +47,7 @@ def report(steps, rate, environments, history):
 def run(train, argv):
     """Call ``train(config, environments)`` as a command line says; returns the exit code.
 
-    ``--help`` shows the options that the page obeys.
+    ``--help`` shows the options that the page uses.
     """
 
     @with_exit_code

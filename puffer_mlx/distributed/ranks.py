@@ -253,7 +253,7 @@ class Ranks(SingleProcess):
         return [json.loads(text) for text in self._gather_checked(json.dumps(value).encode())]
 
     def use_host_all_gather(self) -> None:
-        """From now on exchange small messages between ranks over TCP instead of MLX."""
+        """Exchange small messages between ranks over TCP instead of MLX, from the next one on."""
         self._gather_bytes = HostAllGather(
             self.heartbeat.messages, self.size, lambda: self.heartbeat.lost
         ).gather

@@ -10,7 +10,7 @@ from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS, cores
 
 
 class BackendChoice(NamedTuple):
-    """How one group of Python environments steps: backend, numbers of instances and processes."""
+    """Backend of a group of Python environments, with its numbers of instances and processes."""
 
     backend: str  # ``vector``, ``sync`` or ``async``
     description: str  # one line for the user

@@ -25,7 +25,7 @@ WORD_BYTES = 4
 
 
 class GPURules(NamedTuple):
-    """What a GPU needs to compile and step a C environment: its header and its struct's layout."""
+    """Header and struct layout of a C environment, with which a GPU compiles and steps it."""
 
     header: Path
     struct: str  # name of the struct
