@@ -57,7 +57,7 @@ def run_summary(trainer: Any) -> dict[str, str]:
 
 
 def watch(trainer: Trains) -> Generator[Record, None, None]:
-    """Run a trainer and show the progress in a figure that is redrawn in place. Yields its records.
+    """Run a trainer and show its progress: in a notebook as a figure, else as a dashboard.
 
     For Python environments, a line about their default settings is printed first.
 

@@ -159,7 +159,7 @@ class Ranks(SingleProcess):
         return exchange.merged_means(all_logs), scores
 
     def begin_statistics(self, vec: VecEnv) -> None:
-        """Store the normalization statistics, equal on all ranks, before the ranks add samples."""
+        """Remember the normalization statistics, equal on all ranks, for ``merge_statistics``."""
         self._common_statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:

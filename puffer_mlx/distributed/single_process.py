@@ -73,7 +73,7 @@ class SingleProcess:
         return flag
 
     def begin_statistics(self, vec: VecEnv) -> None:
-        """Store the environments' normalization statistics, which are the same on all ranks."""
+        """Remember the common normalization statistics before ranks add samples. Here a no-op."""
 
     def sync_epoch(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
