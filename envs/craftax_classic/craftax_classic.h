@@ -1028,8 +1028,8 @@ ENV_FN void draw_blocks(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// Generate a new world in stages: compute one thread's part of one stage. The last stage writes the
-// observation.
+// Compute one part of one stage of a new world: a GPU thread's part, on a CPU part 0 of 1. The last
+// stage writes the observation.
 ENV_FN void c_begin(CraftaxClassic ENV_PTR* env, int stage, int part, int parts) {
     const int makers = least(parts, MAKERS);
     if (stage == 0 && part == 0) {

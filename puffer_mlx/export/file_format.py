@@ -180,11 +180,11 @@ class FileFormat:
         return []
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write a policy to a file.
+        """Write a policy to a file of this format.
 
         Args:
             contents: Policy to write.
-            path: Temporary file with an allowed suffix.
+            path: Temporary file with a suffix of the format.
         """
         raise NotImplementedError
 

@@ -83,7 +83,7 @@ def policy_file_from_tensors(
 
 
 def _check_setting(path: Path, key: str, text: str) -> None:
-    """Raise an error that names the file if its metadata has an invalid configuration key."""
+    """Raise an error that names a file if the value of a key in its metadata is invalid."""
     section, _, name = key.partition(".")
     text = text if len(text) < 80 else f"{text[:80]}…"  # invalid, since legal values are shorter
     setting = Setting(section, name, text, str(path))

@@ -108,7 +108,7 @@ class SpaceAdapter:
 class FlatAdapter:
     """Converter between a policy's arrays and a C environment's observations and actions.
 
-    A single action head has no axis.
+    An action of a single discrete head is a number without an axis.
     """
 
     def __init__(self, spec: EnvSpec) -> None:

@@ -310,7 +310,7 @@ def with_environment(config: Config, env: Any) -> Config:
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
-    """Return a configuration changed to use a program's Python objects, which are trusted.
+    """Return a configuration with the Python objects that it names, whose code is then trusted.
 
     Args:
         config: Configuration with the objects' names; not modified.

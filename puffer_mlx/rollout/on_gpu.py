@@ -127,7 +127,7 @@ def rollouts_on_gpu(
 
 
 def _last_row(array: mx.array) -> mx.array:
-    """Return the last row of an MLX array as a view. Indexing would copy the row."""
+    """Return the last row of an MLX array, by ``mx.take``, because indexing would copy the row."""
     return mx.take(array, len(array) - 1, 0)
 
 

@@ -260,7 +260,10 @@ def choose_rollout_device(
 def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollouts | None:
     """Return an object that steps environments and policy on the GPU.
 
-    Returns None when this isn't requested, is impossible, or fails verification.
+    Returns None when this isn't requested, fails verification, or is impossible with ``auto``.
+
+    Raises:
+        UserError: When it is impossible although ``train.rollout_device`` requests it.
     """
     config, vec, policy, assignment = acting
     requested = config.train.rollout_device

@@ -102,7 +102,7 @@ def measured(halves: Halves, rounds: int) -> list[float]:
 
 
 class Pausing:
-    """Environments whose groups finish in random order, because steps take random time."""
+    """Wrapper of environments that sometimes pauses before it waits for a step or a rollout."""
 
     def __init__(self, environments: Any) -> None:
         self._environments = environments

@@ -170,7 +170,7 @@ def test_prepare_copies_weights_that_may_be_strided():
 
 
 def test_extreme_uniforms_take_the_first_and_last_actions():
-    """The policy's outputs are its observations, times 1."""
+    """Show with identity weights that uniforms near 1 and 0 sample the last and first actions."""
     case = Case(policy_of("MLP", (4,), 4, 4, layers=0), T=1, N=2)
     case.weights["encoder"]["weight"] = mx.eye(4)
     case.weights["decoder"]["weight"] = mx.eye(5)[:, :4]

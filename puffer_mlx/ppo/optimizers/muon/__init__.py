@@ -199,7 +199,10 @@ class TensorLayout(NamedTuple):
 
 
 def matrix_of(shape: tuple[int, ...]) -> Matrix:
-    """Return the matrix shape of a tensor: its first dimension by the product of the others."""
+    """Return the matrix as which Muon orthogonalises a tensor, its smaller dimension first.
+
+    The matrix has the tensor's first dimension and the product of the others; (0, 0) for 1-d tensors.
+    """
     if len(shape) < 2:
         return Matrix(0, 0, False)
     R = shape[0]
