@@ -33,7 +33,7 @@ STAY = np.ones((4, 1), np.float32)
 
 
 def make(fault: str, backend: str, **keywords) -> PythonVec:
-    """Make four environments in two groups; the fourth has a fault, by default in its third step."""
+    """Make four environments in two groups; the fourth has a fault, usually in its third step."""
     env = {"fault": fault, "who": 3, **keywords.pop("env", {})}
     usual = {"name": "faulty", "total_agents": 4, "num_buffers": 2, "backend": backend}
     return gym_vec(Faulty, **{**usual, "env": env, **keywords})

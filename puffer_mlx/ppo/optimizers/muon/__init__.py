@@ -201,7 +201,7 @@ class TensorLayout(NamedTuple):
 def matrix_of(shape: tuple[int, ...]) -> Matrix:
     """Return the matrix as which Muon orthogonalises a tensor, its smaller dimension first.
 
-    The matrix has the tensor's first dimension and the product of the others; (0, 0) for 1-d tensors.
+    Its sizes are the tensor's first dimension and the product of the others; 0 for 1-d tensors.
     """
     if len(shape) < 2:
         return Matrix(0, 0, False)
