@@ -211,7 +211,11 @@ ROWS += [
     _cpu("MinGRU in one pass", CPU, "mingru_(for|back)ward"),
     _cpu("LSTM in one pass", f"{CPU} {LSTM}", "lstm_(for|back)ward"),
     _cpu("GRU in one pass", f"{CPU} {GRU}", "gru_(for|back)ward"),
-    _cpu("the extension's gradient by a recurrent weight", f"{CPU} {LSTM}", "recurrent_weight"),
+    _cpu(
+        "the extension's gradient with respect to a recurrent weight",
+        f"{CPU} {LSTM}",
+        "recurrent_weight",
+    ),
     _cpu("the recursion of advantages in C++", CPU, "discount"),
     _cpu("Muon in one call", CPU, "muon_step"),
     _cpu("Adam in one call", f"{CPU} --train.optimizer adam", "adam_step"),

@@ -591,11 +591,11 @@ def _with_module_settings(config: Any, keywords: Mapping[str, Any], module: Any)
 
     Args:
         config: Configuration, or settings by name.
-        keywords: More settings by name.
+        keywords: More settings by name, which are added unless ``config`` is a ``Config``.
         module: Policy; nothing is added if it isn't an ``mlx.nn.Module``.
 
     Raises:
-        UserError: Other settings describe the policy, too.
+        UserError: Settings by name describe the policy, too.
     """
     if not isinstance(module, nn.Module):
         return config

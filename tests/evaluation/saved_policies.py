@@ -19,12 +19,13 @@ def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, 
     settings = config.load(env, words)
     vec.settle_family(settings)
     with vec.make(settings, 1) as environments:
-        spec, memory = environments.spec, getattr(environments, "memory", dict)()
+        spec = environments.spec
+        statistics = getattr(environments, "statistics", dict)()
     policy = configured_policy(spec, settings)
     weights = policy.init(mx.random.key(seed))
     folder = checkpoint.run_folder(settings, run)
     about = settings, spec, policy, weights
-    return str(checkpoint.write_checkpoint(folder, 64, *about, statistics=memory))
+    return str(checkpoint.write_checkpoint(folder, 64, *about, statistics=statistics))
 
 
 def record_of(folder: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Fixed:
     def replaced(self) -> frozenset[int]:
         return frozenset({2} if self.calls else ())
 
-    def after(self, step: int, results: GameResults, weights: Any) -> dict[str, float]:
+    def finish_rollout(self, step: int, results: GameResults, weights: Any) -> dict[str, float]:
         self.calls.append((step, weights))
         self.results.append(results)
         return {"pool/calls": len(self.calls)}

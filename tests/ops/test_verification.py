@@ -158,7 +158,7 @@ KERNELS = {  # by name: the implementations that are refused, and options of a r
 
 @contextlib.contextmanager
 def launching(kernel: str):
-    """Let Muon use a certain GPU kernel: one block, or groups of launches."""
+    """Let Muon use a GPU kernel: one launch for all tensors, or a launch per matrix product."""
     muon.tensor_layout.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         if kernel.startswith("muon_"):
