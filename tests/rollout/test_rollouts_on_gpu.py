@@ -374,7 +374,7 @@ def test_training_equals_the_hosts(on_gpu, monkeypatch, name):
 
 
 def test_a_mac_waits_for_each_rollout(on_gpu, monkeypatch):
-    """No rollout is launched ahead on a Mac, where training would report its failure as its own."""
+    """On a Mac no rollout is launched ahead: training would report its failure as its own."""
     with emulated_gpu():
         assert make_trainer().collector.launches_ahead
         monkeypatch.setattr(collectors, "backend", lambda: "metal")
