@@ -153,8 +153,8 @@ def _puffer3_network(tensors: Collection[str]) -> str:
 def early_puffer3_keys() -> dict[str, str]:
     """Return a table of the keys of recurrent layers in early and later versions of PufferLib 3.0.
 
-    The later key is the value. In early versions, the wrapper of a recurrent policy is itself the recurrent layer, so its keys
-    have no prefix: ``weight_ih_l0`` instead of ``lstm.weight_ih_l0``.
+    The later key is the value. In early versions, the wrapper of a recurrent policy is itself the
+    recurrent layer, so its keys have no prefix: ``weight_ih_l0`` instead of ``lstm.weight_ih_l0``.
     """
     wrappers = [exports.puffer3 for exports in network_exports().values() if exports.puffer3]
     later_keys = [keys[0] for wrapper in wrappers for keys in wrapper.keys.values()]
