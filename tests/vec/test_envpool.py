@@ -10,6 +10,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 from puffer_mlx.vec.gym import envpool as pools
+from puffer_mlx.vec.gym import installed
 
 envpool = pytest.importorskip("envpool")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high).s precision")
@@ -133,7 +134,7 @@ def test_wrong_words_are_one_error(said, name, words):
 
 
 def test_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(pools.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(installed, "find_spec", lambda name: None)
     refused("EnvPool isn't installed", "CartPole-v0")
 
 

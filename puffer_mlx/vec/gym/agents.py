@@ -1,7 +1,7 @@
 """Step Gymnasium's environments as instances, single or vectorised, with action masks."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -136,12 +136,7 @@ class VectorInstance:
         buffers: Arrays of their agents.
         layout: Layout of rows.
         final_observations: True if an episode's last observation has a separate row.
-
-    Attributes:
-        bookkeeping: Keys of infos that aren't numbers of an episode.
     """
-
-    bookkeeping: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, final_observations: bool
@@ -204,12 +199,13 @@ class VectorInstance:
         if not ended or not over.any():
             return ()
         return [
-            EpisodeInfo(index, scalar_metrics(self._without_bookkeeping(info)))
+            EpisodeInfo(index, self.episode_metrics(info))
             for index, info in ended_infos(ended, over).items()
         ]
 
-    def _without_bookkeeping(self, info: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in info.items() if key not in self.bookkeeping}
+    def episode_metrics(self, info: dict[str, Any]) -> dict[str, float]:
+        """Return the metrics of an episode of the ``VectorEnv`` in the info of its last step."""
+        return scalar_metrics(info)
 
     def render(self) -> Any:
         """Return a picture of the first environment of the ``VectorEnv``."""

@@ -11,7 +11,6 @@ observations have separate rows. It differs from Gymnasium's vectorised forms in
 
 import functools
 import importlib
-import importlib.util
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.system.import_string import nearest
 from puffer_mlx.vec.gym.agents import VectorInstance
-from puffer_mlx.vec.gym.installed import suppress_warnings
+from puffer_mlx.vec.gym.installed import missing_package, suppress_warnings
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed_keys
 from puffer_mlx.vec.instances import Buffers
@@ -54,8 +53,8 @@ def import_envpool() -> Any:
     Raises:
         UserError: EnvPool isn't installed.
     """
-    if importlib.util.find_spec("envpool") is None:
-        raise UserError("EnvPool isn't installed", "pip install 'puffer-mlx[envpool]'")
+    if package := missing_package(ENVPOOL_PREFIX):
+        raise UserError("EnvPool isn't installed", f"pip install '{package}'")
     with suppress_warnings():
         return importlib.import_module("envpool")
 
@@ -68,7 +67,7 @@ def find_envpool(task: str) -> Callable[..., Any]:
         task: ID, such as ``Ant-v5``.
 
     Raises:
-        UserError: EnvPool isn't installed, has no such environment, or several agents play in it.
+        UserError: EnvPool isn't installed, or has no such environment.
     """
     package = import_envpool()
     known = package.list_all_envs()
@@ -130,7 +129,7 @@ class EnvPoolFactory(GymFactory):
             UserError: The pool can't be made, or ``render`` is set and it can't be rendered.
         """
         if self.render:
-            _try_to_draw(self.name, self.name.removeprefix(ENVPOOL_PREFIX))
+            _try_to_draw(self.name)
         n = count or 1
         threads = max(1, min(self.threads, n))
         with self.reporting_failures(number, seed - number):
@@ -164,8 +163,6 @@ class EnvPoolFactory(GymFactory):
 class _PoolInstance(VectorInstance):
     """Instance that steps a pool of EnvPool and writes its agents' observations into buffers."""
 
-    bookkeeping = _BOOKKEEPING
-
     def __init__(self, factory: EnvPoolFactory, env: Any, buffers: Buffers) -> None:
         super().__init__(factory.name, env, buffers, factory.layout, factory.final_observations)
         self._factory = factory
@@ -179,16 +176,21 @@ class _PoolInstance(VectorInstance):
             self._seed = seed
         super().reset()
 
+    def episode_metrics(self, info: dict[str, Any]) -> dict[str, float]:
+        """Return the metrics of an episode in a pool of EnvPool, without its bookkeeping."""
+        episode_info = {key: value for key, value in info.items() if key not in _BOOKKEEPING}
+        return super().episode_metrics(episode_info)
+
 
 @functools.cache
-def _try_to_draw(name: str, task: str) -> None:
+def _try_to_draw(name: str) -> None:
     """Test in another process, which EnvPool may end, whether an environment can be drawn.
 
     Raises:
         UserError: It can't be drawn.
     """
     done = subprocess.run(
-        program.python_command("-W", "ignore", "-c", _DRAWING, task),
+        program.python_command("-W", "ignore", "-c", _DRAWING, name.removeprefix(ENVPOOL_PREFIX)),
         capture_output=True,
         text=True,
         timeout=_DRAWING_SECONDS,
