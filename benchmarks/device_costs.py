@@ -168,7 +168,7 @@ def _through(array: mx.array, streams: tuple[mx.Stream, ...]) -> mx.array:
 
 
 def _chain(array: mx.array, length: int, stream: mx.Stream) -> mx.array:
-    """Return a lazy array: a chain of tiny operations, each of which needs the previous one."""
+    """Return a lazy array: a chain of tiny operations that can only run one after another."""
     for _ in range(length):
         array = mx.add(array, array, stream=stream)
     return array

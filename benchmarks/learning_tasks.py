@@ -68,7 +68,7 @@ IN_C = {
     },
 }
 GRIDS = ("MiniGrid-Empty-5x5-v0", "MiniGrid-Empty-8x8-v0", "MiniGrid-DoorKey-5x5-v0")
-# Where episodes are short, more of them are evaluated.
+# Options of environments with short episodes: more episodes are evaluated.
 SHORT_EPISODES: dict[str, Any] = {"episodes": 100}
 IN_PYTHON = {
     "CartPole-v1": _gym("CartPole-v1", 100_000, **SHORT_EPISODES),

@@ -35,7 +35,7 @@ def check_episodes(env: EnvUnderTest) -> Findings:
         hint = "fine if one step is the task; otherwise set terminals only where an episode ends"
         return [warn(f"all {observed.terminals:,} of them are one step long", hint)]
     span = f"{format_number(lengths.min())} to {format_number(lengths.max())} steps"
-    # The same number as in the items ``endings`` (Python) and ``log`` (C).
+    # Equal to the number in the items ``endings`` (Python) and ``log`` (C).
     count = len(observed.observed_ends) or observed.terminals
     return [ok(f"{count:,} ended: {span}, {lengths.mean():.4g} on average")]
 
